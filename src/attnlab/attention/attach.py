@@ -1,0 +1,131 @@
+"""Give any encoder that dispatches through transformers' attention interface our attention, layer by layer.
+
+One function is registered under one name with both of transformers' registries: attention, and masks (without the
+second, padding would silently be attended). It hands each call to the `SparseAttention` found on the calling module.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+
+from ..errors import UserError
+from ..transforms import build_transform
+from .core import SparseAttention
+from .spec import AttentionSpec
+
+NAME = "attnlab"
+SUBMODULE = "sparse_attention"
+WORKING = "BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT, ModernBERT, XLM-RoBERTa, CamemBERT"
+
+_calls: list[nn.Module] | None = None
+
+
+def _attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    if _calls is not None:
+        _calls.append(module)
+    core = getattr(module, SUBMODULE, None)
+    if core is None:
+        if _calls is None:
+            raise RuntimeError(
+                "this model asks for attnlab's attention but has none attached: "
+                "load it with attnlab.load(folder), or call attnlab.attention.attach(model, spec)"
+            )
+        context = nn.functional.scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
+        return context.transpose(1, 2).contiguous(), None
+    keep = attention_mask
+    if keep is not None and keep.dtype != torch.bool:
+        # An additive mask, as a user may pass: what it pushes down to the dtype's floor is masked.
+        keep = keep > torch.finfo(keep.dtype).min / 2
+    result: tuple[Tensor, Tensor | None] = core(
+        query, key, value, keep, rate=dropout, scaling=scaling, want_weights=bool(kwargs.get("output_attentions"))
+    )
+    return result
+
+
+AttentionInterface.register(NAME, _attention_forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules that call the attention interface, in layer order, found by one dummy forward.
+
+    Raises UserError for an encoder that calls it never, or not once a layer.
+    """
+    global _calls
+    family = type(model).__name__
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
+        raise UserError(f"{family} is a decoder; attnlab works on encoders: {WORKING}")
+    layers = int(config.num_hidden_layers)
+    before, was_training = config._attn_implementation, model.training
+    tokens = torch.full((1, 4), 5, device=model.device)
+    _calls = []
+    try:
+        model.set_attn_implementation(NAME)
+        model.eval()
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+        calls = _calls
+    except ValueError as error:
+        raise UserError(f"{family} cannot take another attention ({error}); these can: {WORKING}") from error
+    finally:
+        _calls = None
+        model.train(was_training)
+    if len(calls) != layers:
+        model.set_attn_implementation(before)
+        how = "never calls" if not calls else f"calls {len(calls)} times in {layers} layers"
+        raise UserError(
+            f"{family} (model type {config.model_type!r}) {how} transformers' attention interface, so its attention "
+            f"cannot be replaced. Encoders that work: {WORKING}"
+        )
+    return list(dict.fromkeys(calls))
+
+
+def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
+    """Give `model` the attention of `spec`, in place, and note the spec in its config. Returns the model.
+
+    Call it after `from_pretrained`. Raises UserError for an encoder that cannot be changed, an unknown transform or
+    dial, a layer the model does not have, or chosen layers in a model that shares one attention between its layers.
+    """
+    modules = attention_modules(model)
+    layers = int(model.config.num_hidden_layers)
+    shared = len(modules) < layers
+    if spec.layers is not None:
+        if shared:
+            raise UserError(
+                f"{type(model).__name__} shares one attention between its {layers} layers: attn.layers must be `all`"
+            )
+        wrong = [n for n in spec.layers if not 0 <= n < layers]
+        if wrong:
+            raise UserError(f"attn.layers={list(spec.layers)}: the model has layers 0 to {layers - 1}, not {wrong[0]}")
+    heads = int(model.config.num_attention_heads)
+    for layer, module in enumerate(modules):
+        here = spec.layers is None or layer in spec.layers
+        transform = (
+            build_transform(spec.name, num_heads=heads, **spec.dials)
+            if here
+            else build_transform("softmax", num_heads=heads)
+        )
+        core = SparseAttention(transform, layer=layer, num_heads=heads).to(model.device)
+        core.train(module.training)
+        setattr(module, SUBMODULE, core)
+    model.config.attnlab = spec.to_dict()
+    return model
+
+
+def cores(model: nn.Module) -> list[SparseAttention]:
+    """The attached attention of each layer, in order."""
+    found = [module for module in model.modules() if isinstance(module, SparseAttention)]
+    return sorted(found, key=lambda core: core.layer)

@@ -1,0 +1,48 @@
+"""What the attention of a model did while its cores recorded: density, support size, entropy."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from .attach import cores
+
+
+@contextmanager
+def recording(model: nn.Module) -> Iterator[None]:
+    """Measure every layer's attention afresh within the `with` block."""
+    layers = cores(model)
+    for core in layers:
+        core.reset_statistics()
+        core.record = True
+    try:
+        yield
+    finally:
+        for core in layers:
+            core.record = False
+
+
+def attention_statistics(model: nn.Module) -> dict[str, float]:
+    """Means over heads and layers of what was recorded, and each layer's density.
+
+    density: share of allowed query-key pairs with p > 0. support: keys with p > 0 a query. entropy: nats a query.
+    Sums over all processes when torch.distributed is in use. Padding counts neither as query nor as key.
+    """
+    result: dict[str, float] = {}
+    density, support, entropy = [], [], []
+    for core in cores(model):
+        sums = torch.cat([core.rows[None], core.allowed[None], core.kept, core.entropy])
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(sums)
+        rows, allowed = float(sums[0]), float(sums[1])
+        if rows == 0:
+            return {}
+        kept = float(sums[2 : 2 + core.num_heads].mean())
+        density.append(kept / allowed)
+        support.append(kept / rows)
+        entropy.append(float(sums[2 + core.num_heads :].mean()) / rows)
+        result[f"density/layer_{core.layer:02d}"] = density[-1]
+    count = len(density)
+    means = {"density": sum(density) / count, "support": sum(support) / count, "entropy": sum(entropy) / count}
+    return means | result

@@ -1,0 +1,100 @@
+"""Commands that need a run folder and nothing else: evaluate and predict."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import yaml
+
+from attnlab.cli.choices import conf_dir
+from attnlab.cli.resume import require_run
+from attnlab.errors import UserError, closest
+
+EVALUATE_HELP = """\
+usage: attnlab evaluate run=FOLDER [split=test|val] [data.KEY=VALUE ...]
+
+Scores a trained run again, on its own data or on other files:
+  attnlab evaluate run=outputs/sst2/sparsemax/2026-01-31_10-00-00_s1
+  attnlab evaluate run=FOLDER split=test data.test=new.csv
+"""
+PREDICT_HELP = """\
+usage: attnlab predict run=FOLDER [input=FILE|-] [output=FILE|-]
+
+Labels each row of a jsonl, csv, tsv or txt file (one text a line); - is standard
+input or output, and the default of both:
+  attnlab predict run=FOLDER input=new.jsonl output=labelled.jsonl
+  echo "a fine film" | attnlab predict run=FOLDER
+"""
+
+
+def evaluate_command(argv: Sequence[str]) -> int:
+    if _wants_help(argv):
+        print(EVALUATE_HELP, end="")
+        return 0
+    data_keys = yaml.safe_load((conf_dir() / "config.yaml").read_text("utf-8"))["data"]
+    given = _arguments(argv, ["run", "split", *(f"data.{key}" for key in data_keys)])
+    run = _run_of(given, "evaluate")
+    split = given.get("split", "test")
+    if split not in ("test", "val", "train"):
+        raise UserError(f"unknown split {split!r}{closest(split, ('test', 'val', 'train'))}")
+    data = {
+        key.removeprefix("data."): yaml.safe_load(value)
+        for key, value in given.items()
+        if key.startswith("data.")
+    }
+    from attnlab.training.evaluate import evaluate  # here, because it takes seconds to import
+
+    metrics = evaluate(run, split, data or None)
+    width = max((len(name) for name in metrics), default=0)
+    for name, value in metrics.items():
+        print(f"{name:<{width}}  {value:.4f}")
+    return 0
+
+
+def predict_command(argv: Sequence[str]) -> int:
+    if _wants_help(argv):
+        print(PREDICT_HELP, end="")
+        return 0
+    given = _arguments(argv, ["run", "input", "output"])
+    run = _run_of(given, "predict")
+    source = _stream(given.get("input", "-"), sys.stdin)
+    if isinstance(source, Path) and not source.is_file():
+        raise UserError(f"input={source}: there is no such file")
+    target = _stream(given.get("output", "-"), sys.stdout)
+    if isinstance(target, Path) and not target.parent.is_dir():
+        raise UserError(f"output={target}: there is no folder {target.parent}")
+    from attnlab.training.predict import predict  # here, because it takes seconds to import
+
+    rows = predict(run, source, target)
+    where = target if isinstance(target, Path) else "standard output"
+    print(f"{rows} predictions written to {where}", file=sys.stderr)
+    return 0
+
+
+def _wants_help(argv: Sequence[str]) -> bool:
+    return any(word in ("-h", "--help") for word in argv)
+
+
+def _arguments(argv: Sequence[str], known: Iterable[str]) -> dict[str, str]:
+    """key=value words, split at the first equals sign: folder names of sweeps have more of them."""
+    names = list(known)
+    given = {}
+    for word in argv:
+        key, equals, value = word.partition("=")
+        if key not in names:
+            raise UserError(f"unknown argument {key!r}{closest(key, names)}")
+        if not equals or not value:
+            raise UserError(f"{word!r} has no value: write {key}=VALUE")
+        given[key] = value
+    return given
+
+
+def _run_of(given: dict[str, str], command: str) -> Path:
+    if "run" not in given:
+        raise UserError(f"which run? attnlab {command} run=FOLDER (a folder that train made)")
+    return require_run(Path(given["run"]))
+
+
+def _stream(word: str, standard: TextIO) -> TextIO | Path:
+    return standard if word == "-" else Path(word)

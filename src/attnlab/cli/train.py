@@ -1,0 +1,207 @@
+"""attnlab train: one run, a sweep (-m), or a resumed run."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict, read_write
+from rich.console import Console
+
+from attnlab.cli.choices import conf_dir, group_choices
+from attnlab.cli.overrides import Plan, check
+from attnlab.cli.resume import require_run, resume_target, resumed_config
+from attnlab.cli.sweep import Job, print_table, report_failure
+from attnlab.errors import UserError, closest
+
+MULTIRUN = ("-m", "--multirun")
+
+
+def train_command(argv: Sequence[str]) -> int:
+    """Exit code 0, 1 (a job of a sweep failed) or 130 (Ctrl-C); raises what a single run raised."""
+    options, flags = _parse(argv)
+    words: list[str] = options.overrides
+    if options.hydra_help or options.info or options.shell_completion:
+        _hydra_main(flags, words, lambda cfg: None)
+        return 0
+    if options.multirun and options.cfg:
+        raise UserError("--cfg shows one config: leave out -m")
+    resumed = resume_target(words)
+    if resumed is not None:
+        return _resume(resumed, words, multirun=options.multirun)
+    extra = Path(options.config_dir) if options.config_dir else None
+    if extra and not extra.is_dir():
+        raise UserError(f"--config-dir {extra}: there is no such folder")
+    plan = check(words, multirun=options.multirun, extra_conf=extra)
+    if options.cfg:
+        _hydra_main(flags, words, lambda cfg: None)
+        return 0
+    return _sweep(flags, words, plan) if options.multirun else _single(flags, words)
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Hydra's options, wherever they stand among the overrides, and the words that make them up."""
+    parser = get_args_parser()
+    options, unknown = parser.parse_known_intermixed_args(list(argv))
+    known = {name for action in parser._actions for name in action.option_strings}
+    for word in unknown:
+        raise UserError(f"unknown option {word!r}{closest(word, known)}")
+    return options, [word for word in argv if word not in options.overrides]
+
+
+def _hydra_main(flags: Sequence[str], words: Sequence[str], task: Any) -> None:
+    """Sets sys.argv, which Hydra reads, and Lightning for the command of its DDP children."""
+    sys.argv = [sys.argv[0], *flags, *words]
+
+    def job(cfg: DictConfig) -> None:
+        task(cfg)
+
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+
+
+def _single(flags: Sequence[str], words: Sequence[str]) -> int:
+    jobs: list[Job] = []
+    _hydra_main(flags, words, lambda cfg: jobs.append(_run_job(cfg)))
+    for job in jobs:
+        if job.error is not None:
+            raise job.error
+    return 0
+
+
+def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
+    jobs: list[Job] = []
+    console, errors = Console(), Console(stderr=True)
+
+    def task(cfg: DictConfig) -> None:
+        number = HydraConfig.get().job.num + 1
+        overrides = tuple(HydraConfig.get().overrides.task)
+        console.rule(f"job {number} of {plan.jobs}", align="left", style="dim")
+        console.print(" ".join(overrides), markup=False, highlight=False)
+        with _as_single_run([*(f for f in flags if f not in MULTIRUN), *overrides]):
+            jobs.append(_run_job(cfg))
+        if jobs[-1].error is not None:
+            report_failure(jobs[-1], errors)
+        if jobs[-1].status == "interrupted":
+            raise KeyboardInterrupt
+
+    excluded = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(plan.fixed)}]"
+    # a folder is named after what differs between the jobs; with nothing swept, after everything
+    naming = [excluded] if plan.swept else []
+    interrupted = False
+    try:
+        _hydra_main(flags, [*words, *naming], task)
+    except KeyboardInterrupt:
+        interrupted = True
+    print_table(jobs, plan.jobs, plan.fixed if plan.swept else (), console)
+    if interrupted:
+        return 130
+    return int(any(job.status != "done" for job in jobs))
+
+
+def _run_job(cfg: DictConfig) -> Job:
+    """Trains in Hydra's output folder. An error is kept in the job: Hydra would stop the sweep."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    job = Job(overrides=tuple(HydraConfig.get().overrides.task), folder=folder)
+    try:
+        if cfg.resume == "auto":
+            job.folder = _unfinished_or(folder, cfg)
+        _train(cfg, job)
+    except KeyboardInterrupt:
+        job.status = "interrupted"
+        if HydraConfig.get().mode != RunMode.MULTIRUN:
+            _say_how_to_resume(job.folder)
+            raise
+    except Exception as error:
+        job.status, job.error = "failed", error
+        _remove_if_empty(job.folder)
+    return job
+
+
+def _train(cfg: DictConfig, job: Job) -> None:
+    from attnlab.training import train  # here, because it takes seconds to import
+
+    try:
+        result = train(cfg, job.folder)
+    except SystemExit as stop:
+        # Lightning turns Ctrl-C into exit(1)
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from stop
+        raise
+    job.status = "done"
+    monitored = str(cfg.task.metrics[0])
+    value = result.metrics.get("val", {}).get(monitored)
+    job.metric = "" if value is None else f"{monitored} {value:.4f}"
+
+
+def _unfinished_or(folder: Path, cfg: DictConfig) -> Path:
+    """resume=auto: the newest unfinished run of this config, else the new folder."""
+    from attnlab.training.run_folder import find_unfinished
+
+    found = find_unfinished(cfg)
+    if found is None:
+        print("resume=auto: no unfinished run of this configuration, starting a new one")
+        cfg.resume = None
+        return folder
+    print(f"resume=auto: going on in {found}")
+    cfg.resume = str(found)
+    if folder.resolve() != Path(found).resolve():
+        _remove_if_empty(folder)
+    # a DDP child must take the same folder, not look for one itself
+    groups = group_choices([conf_dir()])
+    keys = [w for w in sys.argv[1:] if "=" in w and w.partition("=")[0] not in {*groups, "resume"}]
+    sys.argv = [sys.argv[0], f"resume={found}", *keys]
+    return Path(found)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Leaves no empty folders behind when nothing was begun; stops at the working folder."""
+    with suppress(OSError):
+        while folder != Path.cwd() and folder.is_relative_to(Path.cwd()):
+            folder.rmdir()
+            folder = folder.parent
+
+
+@contextmanager
+def _as_single_run(words: Sequence[str]) -> Iterator[None]:
+    """Makes a sweep's job look like a run of its own to the DDP children that Lightning starts.
+
+    They repeat the command line, which would be the whole sweep, in a folder of their own
+    (hydra.run.dir). Lightning issue 11300.
+    """
+    argv = sys.argv
+    config: Any = HydraConfig.instance().cfg
+    sys.argv = [argv[0], *words]
+    with read_write(config.hydra), open_dict(config.hydra):
+        config.hydra.run.dir = config.hydra.runtime.output_dir
+    try:
+        yield
+    finally:
+        sys.argv = argv
+
+
+def _resume(folder: Path, words: Sequence[str], *, multirun: bool) -> int:
+    if multirun:
+        raise UserError("resume=FOLDER goes on with one run: leave out -m, or use resume=auto")
+    folder = require_run(folder)
+    cfg, changes = resumed_config(folder, words)
+    print(f"resuming {folder}")
+    for change in changes:
+        print(f"  {change}")
+    job = Job(overrides=tuple(words), folder=folder)
+    try:
+        _train(cfg, job)
+    except KeyboardInterrupt:
+        _say_how_to_resume(folder)
+        raise
+    return 0
+
+
+def _say_how_to_resume(folder: Path) -> None:
+    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    print(f"interrupted; to go on: python train.py resume={shown}", file=sys.stderr)

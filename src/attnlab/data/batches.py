@@ -1,0 +1,140 @@
+"""Batches grouped by length, the same for any number of processes.
+
+The global batch is built first, identically everywhere, and then sliced. So N processes see what
+one process sees.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+Pick = tuple[int, float]
+MEGA_BATCH = 50
+PAD_MULTIPLE = 8
+
+
+def cut(indices: Sequence[int], size: int) -> list[list[int]]:
+    """Consecutive batches of `size`; the last two share what is left evenly, so that none is tiny.
+
+    A batch of one example would make the compiler specialise, and its gradient is mostly noise.
+    """
+    full, rest = divmod(len(indices), size)
+    sizes = [size] * full
+    if rest and full:
+        sizes[-1] = (size + rest + 1) // 2
+        sizes.append((size + rest) // 2)
+    elif rest:
+        sizes.append(rest)
+    batches, start = [], 0
+    for length in sizes:
+        batches.append(list(indices[start : start + length]))
+        start += length
+    return batches
+
+
+def share(batch: Sequence[int], rank: int, world: int) -> list[Pick]:
+    """This rank's part of a global batch, as (index, weight).
+
+    Every rank gets m = ceil(n / world) picks. Real ones weigh m * world / n; where a slice is short
+    its last place is filled by a repeated example of weight 0. So mean over ranks of mean(weight *
+    loss) is the mean loss of the global batch, and each rank's mean may be averaged by DDP. All
+    weights are 1.0 when world divides n.
+    """
+    real = len(batch)
+    padded = -(-real // world)
+    picks = [(index, padded * world / real) for index in batch[rank::world]]
+    return picks + [(batch[-1], 0.0)] * (padded - len(picks))
+
+
+class TrainBatches(Sampler[list[Pick]]):
+    """Every example once an epoch, in an order fixed by (seed, epoch).
+
+    Shuffle, cut into pieces of MEGA_BATCH batches, sort each piece by length, cut into batches,
+    shuffle the batches. batch_size is global. Yields this rank's picks.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, world: int = 1
+    ) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.world = world
+        self.epoch = 0
+
+    @property
+    def sampler(self) -> "TrainBatches":
+        """Itself: Lightning calls `set_epoch` on `dataloader.batch_sampler.sampler`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Order of the next iteration."""
+        self.epoch = epoch
+
+    def global_batches(self) -> list[list[int]]:
+        """All batches of this epoch, before slicing."""
+        # a string seeds through sha512, so that (1, 23) and (12, 3) don't meet and neighbours are
+        # unrelated
+        draw = random.Random(f"{self.seed}/{self.epoch}")
+        order = list(range(len(self.lengths)))
+        draw.shuffle(order)
+        batches: list[list[int]] = []
+        for piece in cut(order, MEGA_BATCH * self.batch_size):
+            batches += cut(sorted(piece, key=self.lengths.__getitem__), self.batch_size)
+        draw.shuffle(batches)
+        return batches
+
+    def __len__(self) -> int:
+        pieces = cut(range(len(self.lengths)), MEGA_BATCH * self.batch_size)
+        return sum(-(-len(piece) // self.batch_size) for piece in pieces)
+
+    def __iter__(self) -> Iterator[list[Pick]]:
+        for batch in self.global_batches():
+            yield share(batch, self.rank, self.world)
+
+
+class EvalBatches(Sampler[list[Pick]]):
+    """Every example exactly once over all ranks, longest first, weight 1. batch_size is global."""
+
+    def __init__(
+        self, lengths: Sequence[int], batch_size: int, *, rank: int = 0, world: int = 1
+    ) -> None:
+        order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+        self.batches = cut(order[rank::world], -(-batch_size // world))
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Pick]]:
+        for batch in self.batches:
+            yield [(index, 1.0) for index in batch]
+
+
+def collate(rows: dict[str, list[Any]], *, pad_id: int, longest: int) -> dict[str, Tensor]:
+    """Columns of a batch to tensors, padded on the right to a multiple of 8 above the longest.
+
+    rows: input_ids, [token_type_ids], label, id, weight. longest: what the model can take, where
+    rounding stops. Returns input_ids, attention_mask, [token_type_ids] (B, L) int64; labels (B,)
+    int64 or float32; weight (B,) float32; example_id (B,) int64.
+    """
+    width = max(len(ids) for ids in rows["input_ids"])
+    width = max(width, min(-(-width // PAD_MULTIPLE) * PAD_MULTIPLE, longest))
+    batch = {
+        "input_ids": _padded(rows["input_ids"], width, pad_id),
+        "attention_mask": _padded([[1] * len(ids) for ids in rows["input_ids"]], width, 0),
+    }
+    if "token_type_ids" in rows:
+        batch["token_type_ids"] = _padded(rows["token_type_ids"], width, 0)
+    batch["labels"] = torch.tensor(rows["label"])
+    batch["weight"] = torch.tensor(rows["weight"])
+    batch["example_id"] = torch.tensor(rows["id"])
+    return batch
+
+
+def _padded(lists: list[list[int]], width: int, value: int) -> Tensor:
+    return torch.tensor([[*ids, *[value] * (width - len(ids))] for ids in lists])

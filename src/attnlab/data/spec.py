@@ -1,0 +1,118 @@
+"""What to read and how to batch it, out of the config groups `task` and `data`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnlab.errors import UserError, closest
+from attnlab.tasks.spec import Kind, check_kind
+
+SPLITS = ("train", "val", "test")
+SOURCES = ("auto", "local", "hub")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSpec:
+    """A dataset on the Hugging Face Hub.
+
+    splits: our name -> theirs. columns: ours -> theirs, where they differ from the files'.
+    """
+
+    path: str
+    name: str | None
+    splits: Mapping[str, str]
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """One task's data.
+
+    files: the task's own, relative to root/dataset; the first that exists counts.
+    given: the user's own files, as typed.
+
+    header names the columns of files that come without a header line; a name that ends in `?` may
+    be missing at a row's end. labels in id order, or None: read from the training data.
+    """
+
+    task: str
+    kind: Kind
+    dataset: str | None = None
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    given: Mapping[str, Path] = field(default_factory=dict)
+    header: tuple[str, ...] = ()
+    wheel: str | None = None
+    hub: HubSpec | None = None
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    labels: tuple[str, ...] | None = None
+    root: Path = Path("data")
+    source: str = "auto"
+    limit: int | None = None
+    batch_size: int = 32
+    max_length: int = 128
+    workers: int = 0
+
+    @classmethod
+    def from_config(cls, task: Mapping[str, Any], data: Mapping[str, Any]) -> "DataSpec":
+        """`data` wins over `task` wherever it is not null."""
+        columns = task.get("columns") or {}
+        own = task.get("files") or {}
+        labels = task.get("labels")
+        source = str(data.get("source") or "auto")
+        if source not in SOURCES:
+            raise UserError(f"unknown data.source {source!r}{closest(source, SOURCES)}")
+        pair = data.get("text_pair") or columns.get("text_pair")
+        return cls(
+            task=str(task.get("name", "custom")),
+            kind=check_kind(task.get("kind")),
+            dataset=_text(task.get("dataset")),
+            files={split: _alternatives(own[split]) for split in SPLITS if own.get(split)},
+            given={
+                split: Path(str(data[split])).expanduser() for split in SPLITS if data.get(split)
+            },
+            header=tuple(str(name) for name in task.get("header") or ()),
+            wheel=_text(task.get("wheel")),
+            hub=_hub(task.get("hub")),
+            text=str(data.get("text") or columns.get("text") or "text"),
+            text_pair=_text(pair),
+            label=str(data.get("label") or columns.get("label") or "label"),
+            labels=tuple(str(name) for name in labels) if labels else None,
+            root=Path(str(data.get("root") or "data")).expanduser(),
+            source=source,
+            limit=_positive(data, "limit", None),
+            batch_size=_positive(data, "batch_size", 32) or 32,
+            max_length=_positive(data, "max_length", 128) or 128,
+            workers=int(data.get("workers") or 0),
+        )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _alternatives(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _positive(data: Mapping[str, Any], key: str, default: int | None) -> int | None:
+    value = data.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"data.{key}={value} must be a whole number of at least 1")
+    return value
+
+
+def _hub(value: Mapping[str, Any] | None) -> HubSpec | None:
+    if not value or not value.get("path"):
+        return None
+    splits = value.get("splits") or {"train": "train", "val": "validation", "test": "test"}
+    return HubSpec(
+        path=str(value["path"]),
+        name=_text(value.get("name")),
+        splits={str(ours): str(theirs) for ours, theirs in splits.items() if theirs},
+        columns={str(k): str(v) for k, v in (value.get("columns") or {}).items() if v},
+    )

@@ -1,0 +1,82 @@
+"""attnlab bench: what a step costs, what it holds in memory, and how fast an epoch goes.
+
+Ratios are what counts. Each comes out of one run, in which all sides took turns on the same machine.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from attnlab.errors import UserError, closest
+from attnlab.report.bench.options import TABLES, BenchOptions, parse
+from attnlab.report.bench.page import Result, machine_line, show
+
+HELP = """\
+usage: attnlab bench [step|memory|trainer|all] [KEY=VALUE ...]
+
+  step     one training step: stock SDPA softmax, our sparsemax, the entmax package's sparsemax
+  memory   peak memory of that step, each in a process of its own
+  trainer  a whole SST-2 epoch: Hugging Face Trainer against attnlab train
+
+  quick=true      fewer rounds; trainer: 1,600 sentences
+  threads=2       CPU threads (default: torch's own choice)
+  lengths=32,64   tokens a sentence   batch=32   rounds=15   (step, memory)
+  attn=sparsemax  our attention
+  model=minilm    or a folder with a BERT
+  json=FILE       write the numbers there, too
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the tables asked for (all of them by default). Exit code 0."""
+    words = list(argv)
+    if any(word in ("-h", "--help") for word in words):
+        print(HELP, end="")
+        return 0
+    table = words.pop(0) if words and "=" not in words[0] else "all"
+    if table not in (*TABLES, "all"):
+        raise UserError(f"unknown table {table!r}{closest(table, (*TABLES, 'all'))}")
+    options = parse(words)
+    results = run_tables(TABLES if table == "all" else (table,), options)
+    if options.json is not None:
+        numbers = {result.name: result.numbers for result in results}
+        page = {"machine": machine_line(options), "tables": numbers}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(page, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def run_tables(tables: Sequence[str], options: BenchOptions) -> list[Result]:
+    """Measure and print one table after the other."""
+    import torch
+
+    from attnlab.report.bench import memory, step, trainer
+
+    measures: dict[str, Callable[[BenchOptions], Result]] = {
+        "step": step.measure,
+        "memory": memory.measure,
+        "trainer": trainer.measure,
+    }
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    results = []
+    for name in tables:
+        results.append(measures[name](options))
+        show(results[-1], machine_line(options), console)
+    return results
+
+
+def script(table: str) -> int:
+    """For benchmarks/TABLE.py: that table with the options of the command line."""
+    try:
+        return main([table, *sys.argv[1:]])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+__all__ = ["BenchOptions", "Result", "main", "run_tables", "script"]
+

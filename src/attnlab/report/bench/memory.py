@@ -1,0 +1,117 @@
+"""Table 2: peak memory of one training step, each side and length in a process of its own.
+
+Counted is what the step holds on top of what stands before it (weights, gradients' absence, Adam's state, code):
+the resident peak during two steps minus the resident size just before, after a warm-up at that length (compiling
+done, Adam's state made) and after freed memory went back to the system. On Linux the peak is VmHWM, reset through
+/proc/self/clear_refs: ru_maxrss alone could not forget the higher peak of loading and compiling. On a GPU it is
+`torch.cuda.max_memory_allocated` minus `memory_allocated`.
+"""
+
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from attnlab.errors import UserError
+from attnlab.report.bench.models import device, training_step
+from attnlab.report.bench.options import BenchOptions, parse
+from attnlab.report.bench.page import Result, Target
+
+SIDES = ("eager", "ours", "sdpa")
+MOST_OF_EAGER = 1.15
+STEPS = 2
+TINY = 8
+MEGABYTE = 1_000_000
+
+
+def measure(options: BenchOptions) -> Result:
+    """Megabytes (median of `rounds` processes, by default one) and the ratio ours / stock eager."""
+    rounds = options.rounds or 1
+    rows, targets = [], []
+    numbers: dict[str, Any] = {}
+    for length in options.lengths:
+        runs = {side: [_in_a_process(side, length, options) for _ in range(rounds)] for side in SIDES}
+        peaks = {side: median(run["step_mb"] for run in runs[side]) for side in SIDES}
+        ratio = peaks["ours"] / peaks["eager"]
+        cells = [f"{peaks[side]:,.0f} MB" for side in SIDES]
+        rows.append([str(length), *cells, f"{ratio:.2f}"])
+        numbers[str(length)] = {"runs": runs, "ours/eager": ratio}
+        targets.append(
+            Target(
+                name=f"ours / eager at {length}", ratio=ratio, bound=MOST_OF_EAGER, at_most=True
+            )
+        )
+    standing = median(run["before_mb"] for part in numbers.values() for run in part["runs"]["eager"])
+    return Result(
+        name="memory",
+        title=f"Peak memory of a training step of {options.model}, batch {options.batch}",
+        columns=(
+            "length",
+            "eager softmax (stock)",
+            f"{options.attn} (ours)",
+            "SDPA softmax (stock)",
+            "ours / eager",
+        ),
+        rows=rows,
+        targets=targets,
+        notes=(
+            "on top of what stands before the step (weights, Adam's state, code: "
+            f"{standing:,.0f} MB for the stock model)",
+        ),
+        numbers=numbers,
+    )
+
+
+def _in_a_process(side: str, length: int, options: BenchOptions) -> dict[str, float]:
+    words = [f"batch={options.batch}", f"attn={options.attn}", f"model={options.model}"]
+    words.append(f"precision={options.precision}")
+    words.append(f"threads={options.threads or torch.get_num_threads()}")
+    command = [sys.executable, "-m", __name__, side, str(length), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the memory of {side} at {length} was not measured:\n{done.stderr}")
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def measure_here(side: str, length: int, options: BenchOptions) -> dict[str, float]:
+    """Peak of one side's step in this process, in megabytes: step_mb on top of before_mb."""
+    torch.set_num_threads(options.threads or torch.get_num_threads())
+    step = training_step(side, options)
+    for warm_up in (TINY, TINY + 5, length):
+        step(warm_up)
+    gc.collect()
+    if device().type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    else:
+        _return_freed_memory()
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+    for _ in range(STEPS):
+        step(length)
+    peak = torch.cuda.max_memory_allocated() if device().type == "cuda" else _resident("VmHWM")
+    return {"step_mb": (peak - before) / MEGABYTE, "before_mb": before / MEGABYTE}
+
+
+def _return_freed_memory() -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        raise UserError("attnlab bench memory measures on Linux or on a GPU")
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {field} in /proc/self/status")
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_here(sys.argv[1], int(sys.argv[2]), parse(sys.argv[3:]))))

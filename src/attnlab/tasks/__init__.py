@@ -1,0 +1,6 @@
+"""What is predicted and how it is scored."""
+
+from attnlab.tasks.metrics import METRICS, build_metrics, predictions
+from attnlab.tasks.spec import TaskSpec
+
+__all__ = ["METRICS", "TaskSpec", "build_metrics", "predictions"]

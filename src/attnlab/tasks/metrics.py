@@ -1,0 +1,90 @@
+"""Metrics as torchmetrics objects: accumulated over an epoch and computed once.
+
+Each equals scikit-learn's or scipy's on the same predictions.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import (
+    BinaryF1Score,
+    MulticlassAccuracy,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
+from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+
+from attnlab.errors import UserError, closest
+from attnlab.tasks.spec import TaskSpec
+
+
+class Matthews(MulticlassConfusionMatrix):
+    """MCC = (c s - sum_k p_k t_k) / sqrt((s^2 - sum p_k^2) (s^2 - sum t_k^2)), k the classes.
+
+    Gorodkin 2004, as scikit-learn computes it. c correct, s all, p_k predicted as k, t_k truly k. 0
+    where the denominator is 0 (all predictions of one class). torchmetrics' own MatthewsCorrCoef
+    returns other values there: 0.026 for a CoLA model that always says "acceptable", 1.0 for a
+    perfect score on a single class.
+    """
+
+    higher_is_better = True
+
+    def compute(self) -> Tensor:
+        """Scalar float64 tensor in [-1, 1]."""
+        confusion: Tensor = super().compute().double()
+        predicted, true, total = confusion.sum(0), confusion.sum(1), confusion.sum()
+        above = confusion.trace() * total - (predicted * true).sum()
+        below = (total**2 - (predicted**2).sum()) * (total**2 - (true**2).sum())
+        return torch.where(below > 0, above / below.clamp(min=1).sqrt(), torch.zeros_like(above))
+
+
+def _f1(num_classes: int) -> Metric:
+    if num_classes != 2:
+        raise UserError(
+            "metric 'f1' is the F1 of the positive class of two, but this task has "
+            f"{num_classes} labels: "
+            "use task.metrics=[macro_f1]"
+        )
+    return BinaryF1Score()
+
+
+_CLASSIFICATION: dict[str, Callable[[int], Metric]] = {
+    "accuracy": lambda n: MulticlassAccuracy(num_classes=n, average="micro"),
+    "f1": _f1,
+    "macro_f1": lambda n: MulticlassF1Score(num_classes=n, average="macro"),
+    "matthews": lambda n: Matthews(num_classes=n),
+}
+_REGRESSION: dict[str, Callable[[], Metric]] = {
+    "pearson": PearsonCorrCoef,
+    "spearman": SpearmanCorrCoef,
+}
+METRICS = (*_CLASSIFICATION, *_REGRESSION)
+
+
+def build_metrics(spec: TaskSpec) -> MetricCollection:
+    """Metrics by plain name; `update(preds, target)` takes what `predictions` returns.
+
+    Undefined correlations (constant predictions) are NaN, as in scipy.
+    """
+    known = tuple(_CLASSIFICATION if spec.kind == "classification" else _REGRESSION)
+    built: dict[str, Metric | MetricCollection] = {}
+    for name in spec.metrics:
+        if name not in known:
+            raise UserError(
+                f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}"
+            )
+        if spec.kind == "classification":
+            built[name] = _CLASSIFICATION[name](spec.num_outputs)
+        else:
+            built[name] = _REGRESSION[name]()
+    # sharing states between metrics is not worth its surprises at this size
+    return MetricCollection(built, compute_groups=False)
+
+
+def predictions(logits: Tensor, kind: str) -> Tensor:
+    """logits (B, labels) -> class ids (B,) int64; or (B, 1) -> numbers (B,) float32."""
+    if kind == "classification":
+        return logits.argmax(dim=-1)
+    return logits.squeeze(-1).float()

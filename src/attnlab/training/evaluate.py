@@ -1,0 +1,60 @@
+"""Score a finished run again, from its folder alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from ..attention import load
+from ..data.module import TextDataModule
+from ..data.spec import DataSpec
+from ..errors import UserError
+from ..tasks.spec import TaskSpec
+from .models import load_tokenizer
+from .module import FineTuner
+from .precision import resolve_precision
+from .run_folder import read_config
+
+
+def evaluate(
+    run: Path, split: str = "test", data: Mapping[str, object] | None = None
+) -> dict[str, float]:
+    """Metrics and loss of the model in run folder `run` on `split` (val or test), with what its attention did.
+
+    `data` overrides keys of the run's `data` group (root, test, ...). Raises UserError for a folder that is no
+    finished run, or data that cannot be found.
+    """
+    if split not in ("val", "test"):
+        raise UserError(f"split={split} must be val or test")
+    settings = read_config(run)
+    settings["data"].update(data or {})
+    model = load(run)
+    spec = DataSpec.from_config(settings["task"], settings["data"])
+    module_data = TextDataModule(spec, load_tokenizer(str(run / "model")), seed=settings["seed"])
+    module_data.setup()
+    assert module_data.examples is not None
+    if split not in module_data.examples.splits:
+        there = ", ".join(module_data.examples.splits)
+        raise UserError(f"task {spec.task} has no labelled {split} split here; there is {there}")
+    task = TaskSpec.from_config(settings["task"], module_data.examples.labels)
+    known = tuple(model.config.id2label[i] for i in range(task.num_outputs)) if task.labels else ()
+    if known != task.labels:
+        raise UserError(f"the data's labels {list(task.labels)} are not the model's {list(known)}")
+    module = FineTuner(model, task, settings)
+    precision: Any = resolve_precision(settings["trainer"]["precision"], "cpu")
+    trainer = pl.Trainer(
+        accelerator="auto",
+        devices=1,
+        precision=precision,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    score = trainer.validate if split == "val" else trainer.test
+    values = score(module, datamodule=module_data, verbose=False)[0]
+    prefix = f"{split}/"
+    metrics = {k.removeprefix(prefix): float(v) for k, v in values.items() if k.startswith(prefix)}
+    return metrics | {f"attention/{k}": v for k, v in module.attention.items()}

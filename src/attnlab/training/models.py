@@ -1,0 +1,98 @@
+"""The pre-trained encoder with the head a task needs and the attention a user chose."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers import logging as hf_logging
+
+from ..attention import AttentionSpec, attach
+from ..data.wheels import minilm_folder
+from ..errors import UserError
+from ..tasks.spec import TaskSpec
+
+# Each family calls its dropout rates by other names.
+DROPOUT_KEYS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
+
+
+def model_source(name: str) -> str:
+    """Where `from_pretrained` finds the model called `name`: a folder, or a Hub id."""
+    return str(minilm_folder()) if name == "minilm" else name
+
+
+def _unavailable(name: str, error: Exception) -> UserError:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return UserError(
+        f"model {name!r} cannot be loaded: it is no folder here and the Hugging Face Hub does not give it ({first}). "
+        "Remedies: check the name; log in for a private model; without network use model=minilm, "
+        "which comes from the package index, or model.name=<folder of a downloaded model>"
+    )
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_source(name))
+    except (OSError, ValueError) as error:
+        raise _unavailable(name, error) from error
+    return tokenizer
+
+
+def build_model(
+    model: Mapping[str, Any], task: TaskSpec, attention: AttentionSpec
+) -> PreTrainedModel:
+    """The encoder `model.name` with a head for `task` and `attention` attached, in training mode.
+
+    Raises UserError when it cannot be loaded or its attention cannot be replaced.
+    """
+    name = str(model["name"])
+    source = model_source(name)
+    hf_logging.set_verbosity_error()  # a new head is what we want, not worth a report
+    hf_logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(source)
+        config.num_labels = task.num_outputs
+        if task.labels:
+            config.id2label = dict(enumerate(task.labels))
+            config.label2id = {label: i for i, label in enumerate(task.labels)}
+        if model.get("dropout") is not None:
+            for key in DROPOUT_KEYS:
+                if isinstance(getattr(config, key, None), float):
+                    setattr(config, key, float(model["dropout"]))
+        encoder = AutoModelForSequenceClassification.from_pretrained(
+            source, config=config, ignore_mismatched_sizes=True
+        )
+    except (OSError, ValueError) as error:
+        raise _unavailable(name, error) from error
+    attach(encoder, attention)
+    encoder.train()  # from_pretrained leaves eval mode, and Lightning keeps it: dropout would never act
+    return encoder
+
+
+def longest_input(model: PreTrainedModel) -> int:
+    """Tokens the model has positions for."""
+    config = model.config
+    positions = int(getattr(config, "max_position_embeddings", 512))
+    # RoBERTa and its kin count positions from the padding id on.
+    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+        positions -= int(config.pad_token_id or 0) + 1
+    return positions
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """A save_pretrained folder that `attnlab.load` reads."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

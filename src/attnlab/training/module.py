@@ -1,0 +1,179 @@
+"""The Lightning module: encoder and head, loss, metrics, the walk from softmax to sparse attention."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+from transformers import PreTrainedModel
+
+from ..attention import attention_statistics, cores
+from ..errors import UserError
+from ..tasks.metrics import build_metrics, predictions
+from ..tasks.spec import TaskSpec
+from .optim import build_optimizer, linear_schedule
+
+Batch = dict[str, Tensor]
+Row = dict[str, Any]
+
+
+class FineTuner(pl.LightningModule):
+    """Fine-tunes `model` on `task`. `settings` is the plain config: optim, seed and attn.warmup_ratio are read.
+
+    After an evaluation outside training, `rows[split]` holds every example's prediction (on rank 0) and
+    `attention` what the attention did.
+    """
+
+    def __init__(self, model: PreTrainedModel, task: TaskSpec, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.task = task
+        self.settings = settings
+        self.scores = nn.ModuleDict({split: build_metrics(task) for split in ("val", "test")})
+        self.losses = nn.ModuleDict({split: MeanMetric() for split in ("val", "test")})
+        self.rows: dict[str, list[Row]] = {}
+        self.attention: dict[str, float] = {}
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits (B, outputs) in float32."""
+        inputs = {key: batch[key] for key in self.model_inputs if key in batch}
+        logits: Tensor = self.model(**inputs).logits
+        return logits.float()
+
+    model_inputs = ("input_ids", "attention_mask", "token_type_ids")
+
+    def example_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each example (B,): cross-entropy in nats, or squared error."""
+        if self.task.kind == "classification":
+            return F.cross_entropy(logits, labels, reduction="none")
+        return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="none")
+
+    # training
+
+    def on_train_epoch_start(self) -> None:
+        # Every epoch starts from its own seed, so that a resumed run draws what an unbroken one would have drawn.
+        torch.manual_seed(
+            int(self.settings["seed"]) * 100_003 + self.current_epoch * 1_009 + self.global_rank
+        )
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        ratio = float(self.settings["attn"].get("warmup_ratio") or 0.0)
+        steps = ratio * self.trainer.estimated_stepping_batches
+        walk = min(1.0, self.global_step / steps) if steps >= 1 else 1.0
+        for core in cores(self.model):
+            core.walking = walk < 1.0 and not core.dense
+            core.walk.fill_(walk)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        losses = self.example_losses(self(batch), batch["labels"])
+        loss = (losses * batch["weight"]).mean()
+        self.log("train/loss", loss.detach(), prog_bar=True)
+        return loss
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        clip = self.settings["optim"].get("grad_clip")
+        norm = nn.utils.clip_grad_norm_(self.parameters(), float(clip) if clip else float("inf"))
+        # Gradients are already averaged here, so that every process sees the same norm and stops together.
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if not scaled and not torch.isfinite(norm):
+            raise UserError(
+                f"the gradient is {float(norm)} at step {self.global_step} (epoch {self.current_epoch}): training "
+                "stopped and the last good checkpoint is kept. Remedies: a lower optim.lr, a longer "
+                "optim.warmup_ratio, trainer.precision=32"
+            )
+        self.log("train/grad_norm", norm)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        optim = self.settings["optim"]
+        optimizer = build_optimizer(self.model, optim)
+        schedule = linear_schedule(
+            optimizer,
+            total_steps=int(self.trainer.estimated_stepping_batches),
+            warmup_ratio=float(optim["warmup_ratio"]),
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    # evaluation
+
+    def on_validation_epoch_start(self) -> None:
+        self._start_measuring("val")
+
+    def on_test_epoch_start(self) -> None:
+        self._start_measuring("test")
+
+    def on_validation_epoch_end(self) -> None:
+        self._finish_measuring("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._finish_measuring("test")
+
+    def _start_measuring(self, split: str) -> None:
+        self.rows[split] = []
+        for core in cores(self.model):
+            core.reset_statistics()
+            core.record = True
+
+    def _finish_measuring(self, split: str) -> None:
+        for core in cores(self.model):
+            core.record = False
+        metrics, loss = self.scores[split], self.losses[split]
+        assert isinstance(metrics, MetricCollection)
+        assert isinstance(loss, MeanMetric)
+        values = {f"{split}/{name}": float(value) for name, value in metrics.compute().items()}
+        values[f"{split}/loss"] = float(loss.compute())
+        metrics.reset()
+        loss.reset()
+        found = attention_statistics(self.model)
+        if self.trainer.sanity_checking:
+            return
+        self.attention = found
+        for name, value in values.items():
+            self.log(name, value, prog_bar=name == f"{split}/{self.task.metrics[0]}")
+        if split == "val":
+            for name, value in found.items():
+                self.log(f"attention/{name}", value)
+        if self.rows[split] and torch.distributed.is_initialized():
+            shares: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(shares, self.rows[split])
+            self.rows[split] = [row for share in shares for row in share]
+        self.rows[split].sort(key=lambda row: row["id"])
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch, "val")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch, "test")
+
+    def _evaluate(self, batch: Batch, split: str) -> None:
+        logits = self(batch)
+        predicted = predictions(logits, self.task.kind)
+        metrics = self.scores[split]
+        assert isinstance(metrics, MetricCollection)
+        metrics.update(predicted, batch["labels"])
+        self.losses[split].update(self.example_losses(logits, batch["labels"]))
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            self.rows[split].extend(self._rows(batch, logits, predicted))
+
+    def _rows(self, batch: Batch, logits: Tensor, predicted: Tensor) -> list[Row]:
+        ids, labels = batch["example_id"].tolist(), batch["labels"].tolist()
+        if self.task.kind == "regression":
+            return [
+                {"id": i, "label": label, "prediction": value}
+                for i, label, value in zip(ids, labels, predicted.tolist(), strict=True)
+            ]
+        names = self.task.labels
+        shares = logits.softmax(dim=-1).tolist()
+        return [
+            {"id": i, "label": names[label], "prediction": names[p], "probabilities": row}
+            for i, label, p, row in zip(ids, labels, predicted.tolist(), shares, strict=True)
+        ]

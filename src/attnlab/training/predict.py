@@ -1,0 +1,137 @@
+"""Predict with a finished run, from its folder alone: texts in, labels and probabilities out."""
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..attention import load
+from ..data.files import read_table
+from ..data.spec import DataSpec
+from ..errors import UserError, closest
+from ..tasks.metrics import predictions
+from .models import load_tokenizer
+from .run_folder import read_config
+
+BATCH = 64
+Row = dict[str, Any]
+
+
+def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
+    """Write one JSON line a row of `input`, in its order, and return how many.
+
+    `input`: a CSV, TSV, JSONL or Parquet file with the run's text columns, or a stream of JSON lines or of plain
+    texts, one a line. Each output line: id (the row's own, else its position), prediction, and for a classifier
+    probabilities by label. Raises UserError for a folder that is no run, a missing column, an unreadable row.
+    """
+    settings = read_config(run)
+    spec = DataSpec.from_config(settings["task"], settings["data"])
+    columns = [spec.text] + ([spec.text_pair] if spec.text_pair else [])
+    model = load(run)
+    tokenizer = load_tokenizer(str(run / "model"))
+    limit = min(spec.max_length, tokenizer.model_max_length)
+    rows = _file_rows(input, columns) if isinstance(input, Path) else _stream_rows(input, columns)
+    count = 0
+    with output.open("w", encoding="utf-8") if isinstance(output, Path) else nullcontext(output) as out:
+        for batch in _batches(rows):
+            for row, answer in zip(
+                batch, _answers(model, tokenizer, batch, columns, limit, spec.kind), strict=True
+            ):
+                out.write(json.dumps({"id": row.get("id", count)} | answer, ensure_ascii=False) + "\n")
+                count += 1
+            out.flush()
+    if count == 0:
+        raise UserError("the input holds no row to predict")
+    return count
+
+
+def _answers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    batch: list[Row],
+    columns: list[str],
+    limit: int,
+    kind: str,
+) -> list[Row]:
+    texts = [[str(row[column]) for row in batch] for column in columns]
+    encoded = tokenizer(
+        *texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits = model(**encoded.to(model.device)).logits.float()
+    values = predictions(logits, kind).tolist()
+    if kind == "regression":
+        return [{"prediction": value} for value in values]
+    names = model.config.id2label
+    shares = logits.softmax(-1).tolist()
+    return [
+        {
+            "prediction": names[value],
+            "probabilities": {names[i]: share for i, share in enumerate(row)},
+        }
+        for value, row in zip(values, shares, strict=True)
+    ]
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _file_rows(path: Path, columns: list[str]) -> Iterator[Row]:
+    table = read_table(path)
+    wanted = _present(table.columns, columns, table.name)
+    own_id = table.columns.index("id") if "id" in table.columns else None
+    places = [table.columns.index(name) for name in wanted]
+    for values in table.rows:
+        row: Row = {
+            column: "" if values[place] is None else values[place]
+            for column, place in zip(columns, places, strict=True)
+        }
+        if own_id is not None:
+            row["id"] = values[own_id]
+        yield row
+
+
+def _stream_rows(stream: TextIO, columns: list[str]) -> Iterator[Row]:
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        if not line.lstrip().startswith("{"):
+            if len(columns) > 1:
+                raise UserError(
+                    f"line {number} is no JSON object; this run reads pairs, so give "
+                    f'{{"{columns[0]}": ..., "{columns[1]}": ...}} on each line'
+                )
+            yield {columns[0]: line.rstrip("\n")}
+            continue
+        try:
+            given = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"line {number} of the input is no JSON ({error})") from error
+        wanted = _present(tuple(given), columns, f"line {number} of the input")
+        row = {column: given[name] for column, name in zip(columns, wanted, strict=True)}
+        yield row | ({"id": given["id"]} if "id" in given else {})
+
+
+def _present(there: tuple[str, ...], columns: list[str], where: str) -> list[str]:
+    """The input's names of the run's columns: the run's own, or plain text and text_pair."""
+    found = []
+    for column, plain in zip(columns, ("text", "text_pair"), strict=False):
+        name = column if column in there else plain
+        if name not in there:
+            raise UserError(f"{where} has no {column!r}{closest(column, there)}")
+        found.append(name)
+    return found
+
+

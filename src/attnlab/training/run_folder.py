@@ -1,0 +1,151 @@
+"""The run folder: what a run leaves behind, each file written whole or not at all.
+
+    config.yaml       resolved config, plain values        metrics.json    final numbers
+    status.json       running | done | failed | interrupted    provenance.json   where the numbers come from
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ..errors import UserError
+
+PACKAGES = ("torch", "pytorch-lightning", "transformers", "datasets", "torchmetrics", "hydra-core")
+# Keys that say how a run is carried out; two runs that differ only in them are the same experiment.
+NOT_THE_EXPERIMENT = ("resume", "logger")
+UNFINISHED = ("running", "failed", "interrupted")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a kill, never meets half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """JSON lines, one row a line."""
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def plain(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The config resolved, as dicts, lists and plain values only."""
+    if isinstance(config, DictConfig):
+        config = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+
+
+def write_config(run_dir: Path, settings: Mapping[str, Any]) -> None:
+    write_whole(run_dir / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The settings of the run in `run_dir`. Raises UserError when it is no run folder."""
+    path = run_dir / "config.yaml"
+    if not path.is_file():
+        what = "has no config.yaml" if run_dir.is_dir() else "does not exist"
+        raise UserError(f"{run_dir} is not a run folder: it {what}. A run folder is what `train` prints at its end")
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(settings, dict) or "task" not in settings:
+        raise UserError(f"{path} is not the config of a run")
+    return settings
+
+
+def write_status(run_dir: Path, status: str, error: str | None = None) -> None:
+    """status: running, done, failed or interrupted."""
+    write_json(
+        run_dir / "status.json",
+        {"status": status, "error": error, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
+    )
+
+
+def read_status(run_dir: Path) -> str | None:
+    try:
+        return str(json.loads((run_dir / "status.json").read_text())["status"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def same_experiment(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    def core(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in settings.items() if key not in NOT_THE_EXPERIMENT}
+
+    return core(one) == core(other)
+
+
+def find_unfinished(config: DictConfig | Mapping[str, Any], root: Path = Path("outputs")) -> Path | None:
+    """The newest run below `root` with this very config that was started and not finished, or None."""
+    wanted = plain(config)
+    found = sorted(root.glob("**/status.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found:
+        if read_status(path.parent) not in UNFINISHED:
+            continue
+        try:
+            if same_experiment(read_config(path.parent), wanted):
+                return path.parent
+        except (UserError, yaml.YAMLError):
+            continue
+    return None
+
+
+def _revision() -> str | None:
+    """Git revision of the code, with `+changes` when the work tree differs from it; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{head}+changes" if dirty else head
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def provenance(settings: Mapping[str, Any], *, data_source: str, fingerprint: str) -> dict[str, Any]:
+    """Where a run's numbers come from: code, versions, machine, data, seed and command."""
+    machine: dict[str, Any] = {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+    }
+    if torch.cuda.is_available():
+        machine["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "seed": settings["seed"],
+        "command": " ".join(sys.argv),
+        "git_revision": _revision(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "machine": machine,
+        "data": {"source": data_source, "fingerprint": fingerprint},
+        "config_sha256": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
+    }

@@ -1,0 +1,54 @@
+"""What makes a training step fast without changing what it computes: layers compiled as a whole, memory kept."""
+
+import ctypes
+import sys
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..attention import cores
+from ..attention.dropout import use_counter_dropout
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The module of each encoder layer: the innermost list member around each attached attention."""
+    paths = dict(model.named_modules())
+    layers: list[nn.Module] = []
+    for core in cores(model):
+        path = next(name for name, module in paths.items() if module is core)
+        parts = path.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            if isinstance(paths[".".join(parts[: end - 1])], nn.ModuleList):
+                layers.append(paths[".".join(parts[:end])])
+                break
+    return list(dict.fromkeys(layers))
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compile every encoder layer in place, with any batch size and length, and give it counter-based dropout.
+
+    All layers of a model share one compiled graph, so the cost is that of one layer. The names in the state dict
+    stay as they are.
+    """
+    torch._dynamo.config.recompile_limit = 64  # variants: walking or not, measuring or not, kinds of layer
+    for layer in encoder_layers(model):
+        use_counter_dropout(layer)
+        layer.compile(dynamic=True)
+
+
+def keep_freed_memory() -> None:
+    """On Linux with glibc, let the allocator keep large blocks instead of returning them to the system each step.
+
+    A step on the CPU otherwise pays again for zeroed pages of each activation and gradient.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+    except (OSError, AttributeError):
+        return

@@ -1,0 +1,294 @@
+"""One run, from a composed config to a finished run folder."""
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig
+from pytorch_lightning.callbacks import Callback, TQDMProgressBar
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from ..attention import AttentionSpec
+from ..data.module import TextDataModule
+from ..data.spec import DataSpec
+from ..errors import UserError
+from ..tasks.spec import TaskSpec
+from ..transforms.kernel import has_compiler, set_kernel
+from .callbacks import Meter, WholeCheckpointIO, build_checkpoint, build_early_stopping
+from .launch import RunFolderDDP, process_group_cleared
+from .loggers import build_loggers, finish_wandb
+from .models import build_model, load_tokenizer, longest_input, save_model
+from .module import FineTuner
+from .precision import resolve_precision
+from .run_folder import plain, provenance, write_config, write_json, write_rows, write_status
+from .speed import compile_layers, keep_freed_memory
+from .validate import validate
+
+log = logging.getLogger("attnlab")
+
+FAST_BATCHES = 8
+# Fewer optimiser steps than this do not win back the ten to twenty seconds that compiling the layers takes.
+STEPS_WORTH_COMPILING = 100
+
+Metrics = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """run_dir, and what metrics.json in it holds: {"val", "test", "train", "attention"} -> name -> value."""
+
+    run_dir: Path
+    metrics: Metrics
+
+
+def train(
+    config: DictConfig | Mapping[str, Any],
+    run_dir: Path | str | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+) -> TrainResult:
+    """Fine-tune as `config` says and leave everything in `run_dir` (default: a new folder below outputs/).
+
+    A `run_dir` that holds checkpoints is continued from the last whole one. `callbacks` join the trainer's own.
+    status.json ends as done, failed or interrupted. Raises UserError for what the user can mend.
+    """
+    settings = plain(config)
+    validate(settings)
+    folder = Path(run_dir) if run_dir is not None else _new_folder(settings)
+    folder = folder.resolve()
+    first = _is_first_process()
+    if first:
+        write_config(folder, settings)
+        write_status(folder, "running")
+    failed = True
+    try:
+        with process_group_cleared():
+            metrics = _train(settings, folder, callbacks)
+        failed = False
+    except (KeyboardInterrupt, SIGTERMException):
+        if first:
+            write_status(folder, "interrupted")
+        raise
+    except BaseException as error:
+        if first:
+            write_status(folder, "failed", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if first:
+            finish_wandb(failed=failed)
+    if first:
+        write_status(folder, "done")
+    return TrainResult(run_dir=folder, metrics=metrics)
+
+
+def _is_first_process() -> bool:
+    return all(int(os.environ.get(name, "0")) == 0 for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+
+
+def _new_folder(settings: Mapping[str, Any]) -> Path:
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    place = Path("outputs", settings["task"]["name"], settings["attn"]["name"])
+    return place / f"{stamp}_s{settings['seed']}"
+
+
+def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]) -> Metrics:
+    _quieten()
+    options = settings["trainer"]
+    set_kernel("eager" if options["fast"] else settings["attn"]["kernel"])
+    if options["accelerator"] != "gpu" and not torch.cuda.is_available():
+        keep_freed_memory()
+
+    data_spec = DataSpec.from_config(settings["task"], settings["data"])
+    tokenizer = load_tokenizer(settings["model"]["name"])
+    data = TextDataModule(data_spec, tokenizer, seed=settings["seed"])
+    data.prepare_data()
+    data.setup()
+    assert data.examples is not None
+    for note in data.notes:
+        _say(f"note: {note}")
+
+    pl.seed_everything(settings["seed"], workers=True, verbose=False)
+    task = TaskSpec.from_config(settings["task"], data.examples.labels)
+    model = build_model(settings["model"], task, AttentionSpec.from_config(settings["attn"]))
+    if data.max_length > longest_input(model):
+        raise UserError(
+            f"data.max_length={data.max_length} is more than the {longest_input(model)} tokens that "
+            f"{settings['model']['name']} has positions for: set data.max_length={longest_input(model)} or less"
+        )
+    _note_ignored(settings)
+
+    checkpoint, resumed = _find_checkpoint(folder)
+    meter = Meter()
+    best = build_checkpoint(folder, task)
+    watchers: list[Callback] = [meter, best, *callbacks]
+    if options["patience"]:
+        watchers.append(build_early_stopping(task, options["patience"]))
+    if options["progress_bar"]:
+        watchers.append(TQDMProgressBar(refresh_rate=10))
+    trainer = _build_trainer(settings, folder, watchers, resumed=resumed)
+    if settings["data"]["batch_size"] < trainer.world_size:
+        raise UserError(
+            f"data.batch_size={settings['data']['batch_size']} is shared by {trainer.world_size} devices: "
+            "give at least one example to each"
+        )
+    steps = len(data.train_dataloader()) // options["accumulate"] * options["max_epochs"]
+    if _worth_compiling(options, steps):
+        compile_layers(model)
+    module = FineTuner(model, task, settings)
+
+    started = time.perf_counter()
+    _interruptible(trainer, lambda: trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True))
+    best_path = best.best_model_path or None
+    metrics: Metrics = {}
+    for split, run in (("val", trainer.validate), ("test", trainer.test)):
+        if split in data.examples.splits:
+            _interruptible(
+                trainer,
+                lambda run=run: run(
+                    module, datamodule=data, ckpt_path=best_path, weights_only=True, verbose=False
+                ),
+            )
+            metrics[split] = _values(trainer, split)
+            best_path = None
+            if split == "val":
+                metrics["attention"] = module.attention
+    metrics["train"] = meter.summary(trainer)
+    metrics["train"]["wall_seconds"] = time.perf_counter() - started
+    if trainer.is_global_zero:
+        save_model(model, tokenizer, folder / "model")
+        for split, rows in module.rows.items():
+            if rows:
+                write_rows(folder / "predictions" / f"{split}.jsonl", rows)
+        origin = provenance(
+            settings, data_source=data.examples.source, fingerprint=data.examples.fingerprint
+        )
+        write_json(folder / "provenance.json", origin | {"wall_seconds": metrics["train"]["wall_seconds"]})
+        write_json(folder / "metrics.json", metrics)
+    trainer.strategy.barrier()
+    return metrics
+
+
+def _values(trainer: pl.Trainer, split: str) -> dict[str, float]:
+    logged = trainer.callback_metrics
+    prefix = f"{split}/"
+    return {k.removeprefix(prefix): float(v) for k, v in logged.items() if k.startswith(prefix)}
+
+
+def _worth_compiling(options: Mapping[str, Any], steps: int) -> bool:
+    wanted = options["compile"]
+    if wanted == "auto":
+        return has_compiler() and not options["fast"] and steps >= STEPS_WORTH_COMPILING
+    if wanted and not has_compiler():
+        raise UserError("trainer.compile=true needs a C++ compiler: install g++ or clang++")
+    return bool(wanted)
+
+
+def _build_trainer(
+    settings: Mapping[str, Any], folder: Path, watchers: list[Callback], *, resumed: bool
+) -> pl.Trainer:
+    options = settings["trainer"]
+    accelerator = options["accelerator"]
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("trainer.accelerator=gpu, but torch sees no GPU: use trainer.accelerator=cpu")
+    if accelerator == "auto":
+        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    devices = options["devices"]
+    if devices == "auto":
+        devices = torch.cuda.device_count() if accelerator == "gpu" else 1
+    if accelerator == "gpu" and devices > torch.cuda.device_count():
+        raise UserError(f"trainer.devices={devices}, but there are {torch.cuda.device_count()} GPUs here")
+    several = devices * options["num_nodes"] > 1
+    if settings["strategy"]["name"] == "ddp" and not several:
+        _say("note: strategy=ddp with one device trains in this one process; set trainer.devices=2 for two")
+    limit = FAST_BATCHES if options["fast"] else None
+    first = _is_first_process()
+    return pl.Trainer(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=options["num_nodes"],
+        strategy=RunFolderDDP(folder) if several else "auto",
+        precision=resolve_precision(options["precision"], accelerator),  # type: ignore[arg-type]
+        max_epochs=1 if options["fast"] else options["max_epochs"],
+        limit_train_batches=limit,
+        limit_val_batches=limit,
+        limit_test_batches=limit,
+        accumulate_grad_batches=options["accumulate"],
+        callbacks=watchers,
+        logger=build_loggers(folder, settings, resumed=resumed) if first else False,
+        plugins=[WholeCheckpointIO()],
+        enable_progress_bar=options["progress_bar"],
+        enable_model_summary=False,
+        num_sanity_val_steps=1,
+        log_every_n_steps=10,
+        use_distributed_sampler=False,
+    )
+
+
+def _interruptible(trainer: pl.Trainer, run: Any) -> None:
+    """Run a stage of the trainer; a Ctrl-C, which Lightning turns into an exit, is a KeyboardInterrupt again."""
+    try:
+        run()
+    except SystemExit as error:
+        if isinstance(error, SIGTERMException):
+            raise
+        raise KeyboardInterrupt from error
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+
+
+def _find_checkpoint(folder: Path) -> tuple[str | None, bool]:
+    """The newest whole checkpoint of the folder, and whether the folder has been trained in before."""
+    seen = False
+    for name in ("last.ckpt", "best.ckpt"):
+        path = folder / "checkpoints" / name
+        if not path.is_file():
+            continue
+        seen = True
+        try:
+            state = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+            epoch = int(state["epoch"])
+        except Exception as error:
+            _say(f"note: {path} is damaged ({type(error).__name__}): trying the one before")
+            continue
+        _say(f"going on from {path} (after epoch {epoch + 1})")
+        return str(path), True
+    if seen:
+        _say("note: no whole checkpoint is left: training starts again from the beginning")
+    return None, seen or (folder / "metrics.csv").is_file()
+
+
+def _note_ignored(settings: Mapping[str, Any]) -> None:
+    if settings["attn"]["name"] == "softmax" and settings["attn"]["warmup_ratio"]:
+        _say("note: attn.warmup_ratio has no effect with attn=softmax")
+
+
+@rank_zero_only
+def _say(text: str) -> None:
+    log.info(text)
+
+
+def _quieten() -> None:
+    """Silence what libraries say at every start and no user can act on."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*Trying to infer the `batch_size`.*",
+        ".*The number of training batches.*",
+        ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
+    ):
+        warnings.filterwarnings("ignore", message)
+    with suppress(ImportError):
+        import datasets
+
+        datasets.disable_progress_bars()

@@ -1,0 +1,84 @@
+"""Check the values of a config before anything is loaded: one line a key, the whole schema in one place."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import UserError
+from ..transforms import build_transform
+from ..attention.spec import AttentionSpec
+
+Check = Callable[[Any], bool]
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(least: int) -> Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _share(value: Any) -> bool:
+    return _number(value) and 0 <= value <= 1
+
+
+def _one_of(*choices: object) -> Check:
+    return lambda value: value in choices
+
+
+def _maybe(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+RULES: dict[str, tuple[Check, str]] = {
+    "seed": (_whole(0), "a whole number from 0 on"),
+    "model.name": (lambda v: isinstance(v, str) and bool(v), "minilm, a Hub id or a folder"),
+    "model.dropout": (_maybe(lambda v: _number(v) and 0 <= v < 1), "in [0, 1), or null"),
+    "attn.warmup_ratio": (_share, "a share in [0, 1]"),
+    "attn.kernel": (_one_of("auto", "compiled", "eager"), "auto, compiled or eager"),
+    "data.batch_size": (_whole(1), "a whole number from 1 on"),
+    "data.max_length": (_whole(1), "a whole number from 1 on"),
+    "data.limit": (_maybe(_whole(1)), "a whole number from 1 on, or null"),
+    "data.workers": (_whole(0), "a whole number from 0 on"),
+    "optim.name": (_one_of("adamw"), "adamw"),
+    "optim.lr": (lambda v: _number(v) and v > 0, "a number above 0"),
+    "optim.weight_decay": (lambda v: _number(v) and v >= 0, "a number from 0 on"),
+    "optim.warmup_ratio": (_share, "a share in [0, 1]"),
+    "optim.grad_clip": (_maybe(lambda v: _number(v) and v > 0), "a number above 0, or null"),
+    "trainer.max_epochs": (_whole(1), "a whole number from 1 on"),
+    "trainer.precision": (
+        _one_of("auto", 32, 16, "32", "16", "bf16", "32-true", "16-mixed", "bf16-mixed"),
+        "auto, 32, bf16 or 16",
+    ),
+    "trainer.devices": (
+        lambda v: v == "auto" or _whole(1)(v),
+        "a whole number from 1 on, or auto",
+    ),
+    "trainer.num_nodes": (_whole(1), "a whole number from 1 on"),
+    "trainer.accelerator": (_one_of("auto", "cpu", "gpu"), "auto, cpu or gpu"),
+    "trainer.accumulate": (_whole(1), "a whole number from 1 on"),
+    "trainer.fast": (_flag, "true or false"),
+    "trainer.compile": (lambda v: v == "auto" or _flag(v), "auto, true or false"),
+    "trainer.patience": (_maybe(_whole(1)), "a whole number from 1 on, or null"),
+    "trainer.progress_bar": (_flag, "true or false"),
+    "strategy.name": (_one_of("auto", "ddp"), "auto or ddp"),
+    "logger.wandb": (_flag, "true or false"),
+    "logger.tensorboard": (_flag, "true or false"),
+}
+
+
+def validate(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for the first value that cannot work, naming the key, the value and what is allowed."""
+    for key, (fits, allowed) in RULES.items():
+        group, _, name = key.rpartition(".")
+        section = settings if not group else settings.get(group)
+        if not isinstance(section, Mapping) or name not in section:
+            raise UserError(f"the config has no {key}; it must be {allowed}")
+        if not fits(section[name]):
+            raise UserError(f"{key}={section[name]} must be {allowed}")
+    spec = AttentionSpec.from_config(settings["attn"])
+    build_transform(spec.name, num_heads=1, **spec.dials)

@@ -1,0 +1,91 @@
+"""How the row kernels run: fused by the compiler where that pays, plain PyTorch elsewhere.
+
+A row kernel is a short plain-PyTorch function of score-shaped tensors. Compiled with dynamic shapes it becomes one
+loop over the rows (C++ on a CPU, Triton on a GPU). `use_kernel` chooses: `auto` compiles for tensors large enough to
+win, `compiled` always, `eager` never. Inside somebody else's `torch.compile` the function is simply traced.
+"""
+
+import functools
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+KernelMode = Literal["auto", "compiled", "eager"]
+# Below this many elements, compiled and plain kernels differ by less than the call overhead.
+SMALLEST_COMPILED = 1 << 16
+
+_mode: KernelMode = "auto"
+
+
+def set_kernel(mode: KernelMode) -> None:
+    """Choose for this process how the row kernels run from now on."""
+    global _mode
+    if mode not in ("auto", "compiled", "eager"):
+        raise ValueError(f"attn.kernel must be auto, compiled or eager, not {mode!r}")
+    _mode = mode
+
+
+@contextmanager
+def use_kernel(mode: KernelMode) -> Iterator[None]:
+    """Like `set_kernel`, for the length of a `with` block."""
+    before = _mode
+    set_kernel(mode)
+    try:
+        yield
+    finally:
+        set_kernel(before)
+
+
+@functools.cache
+def has_compiler() -> bool:
+    """Whether `torch.compile` can build code here: a C++ compiler for CPUs, which Triton needs too."""
+    names = (os.environ.get("CXX"), "g++", "clang++", "gcc")
+    return any(name and shutil.which(name) for name in names)
+
+
+def _unfit(scores: torch.Tensor) -> bool:
+    if _mode == "eager" or (_mode == "auto" and scores.numel() < SMALLEST_COMPILED):
+        return True
+    # A compiled function cannot be differentiated twice; `create_graph=True` arrives here with grad mode on.
+    return torch.is_grad_enabled() and scores.requires_grad
+
+
+def fused(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a row kernel on first use; without a working compiler run it as it is, after one warning."""
+    compiled: Callable[P, R] | None = None
+    broken = False
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal compiled, broken
+        if torch.compiler.is_compiling() or broken or _unfit(args[0]):
+            return function(*args, **kwargs)
+        if not has_compiler():
+            broken = True
+            warnings.warn(
+                "no C++ compiler found: sparse attention runs uncompiled, several times slower. "
+                "Install g++ or clang++ for the fast kernels.",
+                stacklevel=2,
+            )
+            return function(*args, **kwargs)
+        if compiled is None:
+            compiled = torch.compile(function, dynamic=True)
+        try:
+            return compiled(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            broken = True
+            warnings.warn(
+                f"the compiler failed ({type(error).__name__}: {str(error).splitlines()[0]}): "
+                "sparse attention runs uncompiled, several times slower.",
+                stacklevel=2,
+            )
+            return function(*args, **kwargs)
+
+    return run

@@ -1,0 +1,256 @@
+"""The command line as a user meets it, short of training: words, messages, exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.cli.overrides import MAX_FOLDER_NAME, check, job_folder
+from attnlab.cli.resume import newest_runs, resume_target, resumed_config
+from attnlab.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def attnlab(*words: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "attnlab", *words]
+    return subprocess.run(
+        command, cwd=cwd, input=text, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def refused(*words: str, cwd: Path) -> str:
+    """The message of a command that must be refused: exit code 2, no traceback."""
+    done = attnlab(*words, cwd=cwd)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert list(cwd.iterdir()) == [], "a refused command leaves nothing behind"
+    return done.stderr
+
+
+def fake_run(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    config = {"seed": 1, "resume": None, "trainer": {"max_epochs": 2}, "attn": {"layers": "all"}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "status.json").write_text(json.dumps({"status": "interrupted"}))
+    return folder
+
+
+def test_help_lists_every_choice_and_fits_80_columns(tmp_path: Path) -> None:
+    done = attnlab("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    words = set(done.stdout.split())
+    for file in (ROOT / "conf").glob("*/*.yaml"):
+        assert file.stem in words
+        assert f"{file.parent.name}=" in words
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
+    done = attnlab(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "usage:" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_cfg_job_prints_the_composed_config_and_runs_nothing(tmp_path: Path) -> None:
+    done = attnlab("--cfg", "job", "attn=sparsegen", "attn.lam=-2", cwd=tmp_path)
+    assert done.returncode == 0
+    config = yaml.safe_load(done.stdout)
+    assert config["attn"]["name"] == "sparsegen"
+    assert config["attn"]["lam"] == -2
+    assert "hydra" not in config
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_may_stand_anywhere(tmp_path: Path) -> None:
+    first = attnlab("--cfg", "job", "seed=7", "optim.lr=1", cwd=tmp_path)
+    last = attnlab("seed=7", "--cfg", "job", "optim.lr=1", cwd=tmp_path)
+    assert first.stdout == last.stdout
+    assert yaml.safe_load(last.stdout)["seed"] == 7
+
+
+def test_the_script_the_module_and_the_command_are_the_same(tmp_path: Path) -> None:
+    words = ["--cfg", "job", "seed=7"]
+    by_module = attnlab("train", *words, cwd=tmp_path).stdout
+    script = [sys.executable, str(ROOT / "train.py"), *words]
+    by_script = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert by_script.stdout == by_module != ""
+
+
+def test_no_torch_before_the_words_are_known_to_be_good(tmp_path: Path) -> None:
+    code = """
+import sys
+from attnlab.cli.entry import dispatch
+from attnlab.errors import UserError
+dispatch(["--help"])
+dispatch(["--cfg", "job"])
+for words in (["attn=sparsmax"], ["resume=nowhere"], ["evaluate", "run=nowhere"]):
+    try:
+        dispatch(words)
+    except UserError:
+        pass
+    else:
+        sys.exit(f"{words} was not refused")
+heavy = {"torch", "transformers", "pytorch_lightning", "datasets", "wandb"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["attn=sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'? One of: entmax"),
+        (["-m", "attn=softmax,sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'?"),
+        (["task=sst3"], "unknown task 'sst3': did you mean 'sst2'?"),
+        (["model=roberta"], "model.name=<Hub id or folder>"),
+        (["experiment=ssaf"], "did you mean 'ssaf_sst2'?"),
+        (["optim.lrr=1"], "did you mean 'optim.lr'?"),
+        (["atn=sparsemax"], "did you mean 'attn'?"),
+        (["trainer.max_epoch=3"], "did you mean 'trainer.max_epochs'?"),
+        (["trainr.max_epochs=3"], "did you mean 'trainer.max_epochs'?"),
+        (["lr=3e-5"], "did you mean 'optim.lr'?"),
+        (["epochs=3"], "did you mean 'trainer.max_epochs'?"),
+        (["attn=sparsemax", "attn.lam=-1"], "only attn=sparsegen has it"),
+        (["-m", "attn=sparsegen,softmax", "attn.lam=-1"], "'attn.lam' with attn=softmax"),
+        (["data=3"], "data is a section, not a value"),
+        (["task.labels.x=1"], "has no key 'x'"),
+        (["attn=softmax,sparsemax"], "add -m"),
+        (["seed=1,2"], "add -m"),
+        (["sweep=attentions"], "add -m"),
+        (["data.train=a=b"], "needs quotes"),
+        (["seed=${nothing}"], "'nothing' not found"),
+        (["seed=1", "sst2"], "'sst2' is not of the form key=value"),
+        (["--multi"], "unknown option '--multi': did you mean '--multirun'?"),
+        (["-m", "--cfg", "job"], "leave out -m"),
+        (["trian"], "unknown command 'trian': did you mean 'train'?"),
+        (["evaluate"], "attnlab evaluate run=FOLDER"),
+        (["evaluate", "runs=x"], "unknown argument 'runs': did you mean 'run'?"),
+        (["evaluate", "run=nowhere"], "nowhere is not a run folder: it does not exist"),
+        (["predict", "run=nowhere"], "nowhere is not a run folder: it does not exist"),
+        (["predict", "run="], "has no value"),
+        (["resume=nowhere"], "nowhere is not a run folder: it does not exist"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_word_is_refused_with_the_right_one(
+    words: list[str], meant: str, tmp_path: Path
+) -> None:
+    assert meant in refused(*words, cwd=tmp_path)
+
+
+def test_a_folder_that_is_no_run_is_named_with_the_newest_runs(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "outputs" / "sst2" / "softmax" / "one")
+    (tmp_path / "empty").mkdir()
+    done = attnlab("resume=empty", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "it has no config.yaml and no status.json" in done.stderr
+    assert str(run.relative_to(tmp_path)) in done.stderr
+
+
+def test_predict_names_the_input_file_that_is_missing(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    done = attnlab("predict", f"run={run}", "input=none.jsonl", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "input=none.jsonl: there is no such file" in done.stderr
+
+
+def test_a_group_cannot_change_when_resuming(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run")
+    done = attnlab("resume=run", "attn=softmax", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be changed when resuming" in done.stderr
+
+
+def test_resuming_puts_the_typed_keys_over_the_saved_config(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    config, changes = resumed_config(
+        run, [f"resume={run}", "trainer.max_epochs=5", "seed=1", 'hydra.run.dir="x"']
+    )
+    assert config.trainer.max_epochs == 5
+    assert config.resume == str(run)
+    assert changes == ["trainer.max_epochs: 2 -> 5"], "what stays equal is no change"
+
+
+def test_resuming_refuses_a_key_that_the_run_does_not_have(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    with pytest.raises(UserError, match=r"did you mean 'trainer\.max_epochs'"):
+        resumed_config(run, ["trainer.max_epoch=5"])
+
+
+def test_the_folder_to_resume_may_have_commas_and_equals_signs() -> None:
+    words = ["seed=2", "resume=outputs/multirun/x/attn=softmax,seed=1"]
+    assert resume_target(words) == Path("outputs/multirun/x/attn=softmax,seed=1")
+    assert resume_target(["resume=auto"]) is None
+    assert resume_target(["seed=1"]) is None
+
+
+def test_newest_runs_come_first(tmp_path: Path) -> None:
+    import os
+
+    for age, name in enumerate(["new", "old", "oldest"]):
+        status = fake_run(tmp_path / "sst2" / name) / "status.json"
+        os.utime(status, (1e9 - age, 1e9 - age))
+    assert [run.name for run in newest_runs(tmp_path, count=2)] == ["new", "old"]
+
+
+def test_a_failing_job_neither_stops_nor_hides_the_others(tmp_path: Path) -> None:
+    done = attnlab(
+        *["-m", "attn=softmax,sparsemax", "task=custom", "data.train=none.csv", "logger=csv"],
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "0 of 2 jobs done" in done.stdout
+    for number, name in enumerate(["softmax", "sparsemax"], start=1):
+        assert re.search(rf"attn={name}\b.*failed", done.stdout)
+        assert f"job {number} failed: " in done.stdout
+
+
+def test_a_sweep_counts_its_jobs_and_knows_what_differs() -> None:
+    words = ["attn=softmax,sparsemax", "seed=range(1,4)", "optim.lr=1e-4"]
+    plan = check(words, multirun=True)
+    assert plan.jobs == 6
+    assert plan.swept == ("attn", "seed")
+    assert plan.fixed == ("optim.lr",)
+
+
+def test_a_sweep_file_counts_like_typed_lists_and_yields_to_them() -> None:
+    assert check(["sweep=attentions"], multirun=True).jobs == 5
+    assert check(["sweep=attentions", "attn=softmax"], multirun=True).jobs == 1
+    with pytest.raises(UserError, match=r"unknown key 'attn\.lam' with attn=softmax"):
+        check(["sweep=attentions", "attn=sparsegen,softmax", "attn.lam=-1"], multirun=True)
+
+
+def test_more_yaml_files_may_come_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    text = (ROOT / "conf" / "task" / "sst2.yaml").read_text()
+    (tmp_path / "task" / "mine.yaml").write_text(text)
+    check(["task=mine"], multirun=False, extra_conf=tmp_path)
+    with pytest.raises(UserError, match="unknown task 'mine'"):
+        check(["task=mine"], multirun=False)
+
+
+@given(st.lists(st.text(min_size=1, max_size=200), min_size=2, max_size=2, unique=True))
+def test_sweep_folders_are_safe_short_and_never_shared(names: list[str]) -> None:
+    folders = [job_folder(name) for name in names]
+    assert folders[0] != folders[1]
+    for folder in folders:
+        assert len(folder) <= MAX_FOLDER_NAME
+        assert re.fullmatch(r"[-\w.=,+]+", folder)
+        assert folder not in (".", "..")
+
+
+def test_a_readable_sweep_folder_stays_as_it_is() -> None:
+    assert job_folder("attn=softmax,seed=1") == "attn=softmax,seed=1"
