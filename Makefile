@@ -27,6 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || \
 	  { echo "error: Python 3.11, 3.12 or 3.13 is needed; name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; (3, 11) <= v < (3, 14) or sys.exit(f"error: Python 3.11, 3.12 or 3.13 is needed, $(PYTHON) is {v.major}.{v.minor}; name another: make PYTHON=/path/to/python3.11")'
+	@echo "installing into $(VENV): a few minutes, once"
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -1,4 +1,4 @@
-"""python benchmarks/memory.py [KEY=VALUE ...]: the same as `attnlab bench memory`; see README.md."""
+"""python benchmarks/memory.py [KEY=VALUE ...] is `attnlab bench memory ...`; see README.md."""
 
 from attnlab.report.bench import script
 

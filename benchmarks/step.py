@@ -1,4 +1,4 @@
-"""python benchmarks/step.py [KEY=VALUE ...]: the same as `attnlab bench step`; see README.md."""
+"""python benchmarks/step.py [KEY=VALUE ...] is `attnlab bench step ...`; see README.md."""
 
 from attnlab.report.bench import script
 

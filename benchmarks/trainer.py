@@ -1,4 +1,4 @@
-"""python benchmarks/trainer.py [KEY=VALUE ...]: the same as `attnlab bench trainer`; see README.md."""
+"""python benchmarks/trainer.py [KEY=VALUE ...] is `attnlab bench trainer ...`; see README.md."""
 
 from attnlab.report.bench import script
 

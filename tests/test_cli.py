@@ -1,6 +1,7 @@
 """The command line as a user meets it, short of training: words, messages, exit codes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -130,6 +131,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
         (["attn=softmax,sparsemax"], "add -m"),
         (["seed=1,2"], "add -m"),
         (["sweep=attentions"], "add -m"),
+        (["-m", "seed=1,2,1"], "seed=1,2,1 lists a value twice"),
         (["data.train=a=b"], "needs quotes"),
         (["seed=${nothing}"], "'nothing' not found"),
         (["seed=1", "sst2"], "'sst2' is not of the form key=value"),
@@ -143,7 +145,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
         (["predict", "run="], "has no value"),
         (["resume=nowhere"], "nowhere is not a run folder: it does not exist"),
     ],
-    ids=" ".join,
+    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_word_is_refused_with_the_right_one(
     words: list[str], meant: str, tmp_path: Path
@@ -198,8 +200,6 @@ def test_the_folder_to_resume_may_have_commas_and_equals_signs() -> None:
 
 
 def test_newest_runs_come_first(tmp_path: Path) -> None:
-    import os
-
     for age, name in enumerate(["new", "old", "oldest"]):
         status = fake_run(tmp_path / "sst2" / name) / "status.json"
         os.utime(status, (1e9 - age, 1e9 - age))
@@ -216,6 +216,8 @@ def test_a_failing_job_neither_stops_nor_hides_the_others(tmp_path: Path) -> Non
     for number, name in enumerate(["softmax", "sparsemax"], start=1):
         assert re.search(rf"attn={name}\b.*failed", done.stdout)
         assert f"job {number} failed: " in done.stdout
+    assert done.stderr.count("none.csv") >= 2, "each job's own message"
+    assert "Traceback" not in done.stderr
 
 
 def test_a_sweep_counts_its_jobs_and_knows_what_differs() -> None:

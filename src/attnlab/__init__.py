@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .attention import attach, load
-    from .training import train
+    from .report.run import train
 
 __version__ = "0.1.0"
 __all__ = ["attach", "load", "train"]
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(attention, name)
     if name == "train":
-        from .training import train
+        from .report.run import train
 
         return train
     raise AttributeError(f"module 'attnlab' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The samplers: each example once, ranks share one global batch, weights average to the global mean."""
+"""Samplers: each example once, ranks share one batch, weights average to the global mean."""
 
 from collections import Counter
 

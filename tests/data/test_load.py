@@ -1,4 +1,4 @@
-"""Loading: the user's own files in every format, the labels, the hold-out, the subset, the fingerprint."""
+"""Loading: files in every format, labels, the hold-out, the subset, the fingerprint."""
 
 import json
 from pathlib import Path

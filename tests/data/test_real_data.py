@@ -1,4 +1,4 @@
-"""The real files under ATTNLAB_DATA: row and label counts as published with them, and the texts as they are there."""
+"""The real files under ATTNLAB_DATA: rows and labels count as published with them."""
 
 import os
 from collections import Counter
@@ -57,7 +57,7 @@ def test_stsb_scores_are_as_published() -> None:
 
 
 def test_a_lone_quotation_mark_swallows_no_rows() -> None:
-    """csv's default quoting loses rows of RTE and MRPC to texts that begin with a quotation mark."""
+    """csv's default quoting joins rows where a text begins with a quotation mark."""
     texts = load("mrpc").splits["train"]["text"]
     assert any(text.count('"') % 2 for text in texts)
     assert not any("\t" in text for text in texts)

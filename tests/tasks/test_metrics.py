@@ -1,4 +1,6 @@
-"""Metrics equal scikit-learn's and scipy's on the same predictions, however the epoch was batched."""
+"""Metrics equal scikit-learn's and scipy's, however the epoch was batched."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ def spec(kind: str, labels: int, *metrics: str) -> TaskSpec:
 
 def uneven(count: int, seed: int) -> list[slice]:
     cuts = sorted({0, count, *np.random.default_rng(seed).integers(0, count, 4).tolist()})
-    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
 def scores(

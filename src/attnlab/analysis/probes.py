@@ -1,7 +1,8 @@
 """What the attention of a model looks like on a few fixed sentences.
 
-The probes stay the same for every run, so that two runs, or two epochs of one, can be held side by side. They cover what
-attention is usually asked about: sentiment and its negation, contrast, a pair of sentences, a pronoun with its antecedent.
+The probes stay the same for every run, so that two runs, or two epochs of one, can be held side by
+side. They cover what attention is usually asked about: sentiment and its negation, contrast, a pair
+of sentences, a pronoun with its antecedent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention import SparseAttention, cores
+from ..training.models import longest_input
 
 Sentence = str | tuple[str, str]
 
@@ -33,8 +35,8 @@ LONGEST = 128
 class Probe:
     """Attention of every attached layer on one sentence.
 
-    probabilities (layers, heads, queries, keys), float32 on the CPU, before dropout, without the padding; layers holds
-    the index of each layer in the model.
+    probabilities (layers, heads, queries, keys), float32 on the CPU, before dropout, without the
+    padding; layers holds the index of each layer in the model.
     """
 
     sentence: Sentence
@@ -54,14 +56,16 @@ def probe_attention(
 ) -> list[Probe]:
     """Run the sentences through the model as one padded batch and keep each layer's attention.
 
-    Leaves the model as it was: its training mode, its capture flags, nothing kept. Nothing is compiled for it. Raises
-    ValueError when no attention of ours is attached.
+    Leaves the model as it was: its training mode, its capture flags, nothing kept. Nothing is
+    compiled for it. Raises ValueError when no attention of ours is attached.
     """
     if not sentences:
         return []
     attached = cores(model)
     if not attached:
-        raise ValueError("the model has no attention of ours: attnlab.attention.attach(model, spec)")
+        raise ValueError(
+            "the model has no attention of ours: attnlab.attention.attach(model, spec)"
+        )
     batch = _encode(model, tokenizer, sentences)
     with _watching(model, attached) as maps:
         model(**batch)
@@ -83,20 +87,14 @@ def probe_attention(
 def _encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence]
 ) -> dict[str, Tensor]:
-    first = [s if isinstance(s, str) else s[0] for s in sentences]
+    limit = min(LONGEST, longest_input(model.config))
+    pairs = [(s, None) if isinstance(s, str) else s for s in sentences]
     # A batch mixes single sentences and pairs, which one tokenizer call does not take.
     encoded = [
-        tokenizer(one, None if isinstance(s, str) else s[1], truncation=True, max_length=_room(model))
-        for one, s in zip(first, sentences, strict=True)
+        tokenizer(first, second, truncation=True, max_length=limit) for first, second in pairs
     ]
     padded = tokenizer.pad(encoded, return_tensors="pt")
     return {name: values.to(model.device) for name, values in padded.items()}
-
-
-def _room(model: PreTrainedModel) -> int:
-    # RoBERTa and its kin start to count positions after the padding index, hence two fewer.
-    positions = getattr(model.config, "max_position_embeddings", None) or LONGEST + 2
-    return min(LONGEST, positions - 2)
 
 
 @contextmanager

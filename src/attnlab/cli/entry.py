@@ -14,8 +14,7 @@ def main() -> None:
     try:
         code = dispatch(sys.argv[1:])
     except UserError as error:
-        rank = os.environ.get("LOCAL_RANK", "0")
-        print(f"{'' if rank == '0' else f'[rank {rank}] '}error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

@@ -21,8 +21,8 @@ Scores a trained run again, on its own data or on other files:
 PREDICT_HELP = """\
 usage: attnlab predict run=FOLDER [input=FILE|-] [output=FILE|-]
 
-Labels each row of a jsonl, csv, tsv or txt file (one text a line); - is standard
-input or output, and the default of both:
+Labels each row of a jsonl, csv, tsv or txt file (one text a line); - means
+standard input or output, and is the default of both:
   attnlab predict run=FOLDER input=new.jsonl output=labelled.jsonl
   echo "a fine film" | attnlab predict run=FOLDER
 """

@@ -87,6 +87,11 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     _check_keys(overrides, choices, search)
     _compose([*search, *(_with_value(o, _values(o)[0]) for o in overrides)], resolve=True)
     sweeps = [o for o in overrides if o.is_sweep_override()]
+    for sweep in sweeps:
+        if len(set(map(str, _values(sweep)))) < len(_values(sweep)):
+            raise UserError(
+                f"{sweep.input_line} lists a value twice: both jobs would share a folder"
+            )
     return Plan(
         jobs=prod(len(_values(o)) for o in sweeps),
         swept=tuple(o.key_or_group for o in sweeps),

@@ -61,7 +61,7 @@ def resumed_config(folder: Path, words: Sequence[str]) -> tuple[DictConfig, list
     for override in parse([word for word in words if not word.startswith("resume=")]):
         key = override.key_or_group
         if override.is_hydra_override():
-            continue  # Lightning adds hydra.run.dir to the command of its child processes
+            continue  # where a new run would go: this one stays where it is
         if key in choices:
             raise UserError(
                 f"{override.input_line} cannot be changed when resuming: the run keeps its groups. "

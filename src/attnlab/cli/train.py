@@ -11,10 +11,10 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig
 from rich.console import Console
 
-from attnlab.cli.choices import conf_dir, group_choices
+from attnlab.cli.choices import conf_dir
 from attnlab.cli.overrides import Plan, check
 from attnlab.cli.resume import require_run, resume_target, resumed_config
 from attnlab.cli.sweep import Job, print_table, report_failure
@@ -48,6 +48,7 @@ def train_command(argv: Sequence[str]) -> int:
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Hydra's options, wherever they stand among the overrides, and the words that make them up."""
     parser = get_args_parser()
+    parser.allow_abbrev = False  # a misspelt option must not pass for another
     options, unknown = parser.parse_known_intermixed_args(list(argv))
     known = {name for action in parser._actions for name in action.option_strings}
     for word in unknown:
@@ -56,7 +57,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _hydra_main(flags: Sequence[str], words: Sequence[str], task: Any) -> None:
-    """Sets sys.argv, which Hydra reads, and Lightning for the command of its DDP children."""
+    """Runs the task, once per job. Hydra takes its arguments from sys.argv only."""
     sys.argv = [sys.argv[0], *flags, *words]
 
     def job(cfg: DictConfig) -> None:
@@ -83,7 +84,7 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
         overrides = tuple(HydraConfig.get().overrides.task)
         console.rule(f"job {number} of {plan.jobs}", align="left", style="dim")
         console.print(" ".join(overrides), markup=False, highlight=False)
-        with _as_single_run([*(f for f in flags if f not in MULTIRUN), *overrides]):
+        with _own_command([*(f for f in flags if f not in MULTIRUN), *overrides]):
             jobs.append(_run_job(cfg))
         if jobs[-1].error is not None:
             report_failure(jobs[-1], errors)
@@ -124,7 +125,7 @@ def _run_job(cfg: DictConfig) -> Job:
 
 
 def _train(cfg: DictConfig, job: Job) -> None:
-    from attnlab.training import train  # here, because it takes seconds to import
+    from attnlab.report.run import train  # here, because it takes seconds to import
 
     try:
         result = train(cfg, job.folder)
@@ -152,10 +153,6 @@ def _unfinished_or(folder: Path, cfg: DictConfig) -> Path:
     cfg.resume = str(found)
     if folder.resolve() != Path(found).resolve():
         _remove_if_empty(folder)
-    # a DDP child must take the same folder, not look for one itself
-    groups = group_choices([conf_dir()])
-    keys = [w for w in sys.argv[1:] if "=" in w and w.partition("=")[0] not in {*groups, "resume"}]
-    sys.argv = [sys.argv[0], f"resume={found}", *keys]
     return Path(found)
 
 
@@ -168,17 +165,10 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @contextmanager
-def _as_single_run(words: Sequence[str]) -> Iterator[None]:
-    """Makes a sweep's job look like a run of its own to the DDP children that Lightning starts.
-
-    They repeat the command line, which would be the whole sweep, in a folder of their own
-    (hydra.run.dir). Lightning issue 11300.
-    """
+def _own_command(words: Sequence[str]) -> Iterator[None]:
+    """Makes sys.argv the command that would run this job alone; provenance.json records it."""
     argv = sys.argv
-    config: Any = HydraConfig.instance().cfg
     sys.argv = [argv[0], *words]
-    with read_write(config.hydra), open_dict(config.hydra):
-        config.hydra.run.dir = config.hydra.runtime.output_dir
     try:
         yield
     finally:

@@ -138,8 +138,9 @@ def _delimited(path: Path, records: Records, header: Sequence[str]) -> Table:
     for number, fields in records:
         if not least <= len(fields) <= most:
             expected = str(most) if least == most else f"{least} to {most}"
+            found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
             raise UserError(
-                f"{path}, line {number}: {len(fields)} fields where {expected} are expected "
+                f"{path}, line {number}: {found} where {expected} are expected "
                 f"({', '.join(columns)})"
             )
         rows.append(fields if len(fields) == most else [*fields, *[None] * (most - len(fields))])

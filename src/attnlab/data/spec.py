@@ -3,13 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from attnlab.errors import UserError, closest
-from attnlab.tasks.spec import Kind, check_kind
 
+Kind = Literal["classification", "regression"]
 SPLITS = ("train", "val", "test")
 SOURCES = ("auto", "local", "hub")
+
+
+def check_kind(kind: object) -> Kind:
+    """The kind of a task as typed, or a UserError that names the two there are."""
+    if kind not in get_args(Kind):
+        raise UserError(f"unknown task.kind {str(kind)!r}{closest(str(kind), get_args(Kind))}")
+    return cast(Kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)

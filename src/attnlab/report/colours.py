@@ -1,11 +1,12 @@
-"""The colour map of the attention plots: zero is white, the rest climbs in perceptually equal steps.
+"""The colours of the attention plots: zero is white, the rest climbs in equal steps to the eye.
 
-Colours are mixed in OKLab (Ottosson 2020, bottosson.github.io/posts/oklab), where equal distances look equal. A
-probability of exactly 0 is white; the smallest positive one already starts at a tint, so that absent and tiny differ.
+Colours are mixed in OKLab (Ottosson 2020, bottosson.github.io/posts/oklab), where equal distances
+look equal. A probability of exactly 0 is white; the smallest positive one already starts at a tint,
+so that absent and tiny differ.
 """
 
 import numpy as np
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import Colormap, ListedColormap
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -33,11 +34,10 @@ FROM_LMS = np.array(
 )
 
 
-def attention_colours(steps: int = 256) -> ListedColormap:
+def attention_colours(steps: int = 256) -> Colormap:
     """Map (0, 1] to blue, masked (exactly zero) cells to white, negative ones to grey."""
     colours = ListedColormap(_srgb(_even_path(np.array(STOPS), steps)), name="attention")
-    colours.set_extremes(bad="white", under=GUTTER)
-    return colours
+    return colours.with_extremes(bad="white", under=GUTTER)
 
 
 def _even_path(stops: Array, steps: int) -> Array:

@@ -1,4 +1,4 @@
-"""Heat maps of what attention looks at: each layer with its words, and every head small beside its peers."""
+"""Heat maps of what attention looks at: each layer with its words, and every head in small."""
 
 from collections.abc import Sequence
 
@@ -25,8 +25,9 @@ TICKS = (0.0, 0.01, 0.1, 0.25, 0.5, 1.0)
 def attention_figure(probe: Probe) -> Figure:
     """One sentence, two views: the mean over heads of each layer with its tokens, then every head.
 
-    White is exactly 0: no head, or not this head, looks there. At most 12 layers, 12 heads and 24 tokens are drawn
-    (evenly chosen layers and heads, the first tokens); the title says what was left out.
+    White is exactly 0: no head, or not this head, looks there. At most 12 layers, 12 heads and 24
+    tokens are drawn (evenly chosen layers and heads, the first tokens); the title says what was
+    left out.
     """
     layers = _spread(probe.probabilities.shape[0])
     heads = _spread(probe.probabilities.shape[1])
@@ -43,8 +44,12 @@ def attention_figure(probe: Probe) -> Figure:
     tall = (side * rows + 0.45, small * len(layers) + 0.45)
     figure = Figure(figsize=(width, sum(tall) + 0.3), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03)  # type: ignore[union-attr, call-arg]
-    figure.suptitle(_clipped(probe.text, 90), color=INK, fontsize=11, x=0.01, ha="left", weight="bold")
-    upper, lower = figure.subfigures(2, 1, height_ratios=tall)
+    figure.suptitle(
+        _clipped(probe.text, 90), color=INK, fontsize=11, x=0.01, ha="left", weight="bold"
+    )
+    parts = figure.subfigures(2, 1, height_ratios=tall)
+    assert isinstance(parts, np.ndarray)
+    upper, lower = parts
     _labelled_layers(upper, maps[layers].mean(axis=1), tokens, names, columns, _left_out(probe))
     _head_grid(lower, maps[np.ix_(layers, heads)], names, heads)
     return figure
@@ -73,7 +78,7 @@ def _labelled_layers(
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
     bar.ax.tick_params(labelsize=7, colors=INK, length=2)
     bar.set_label("probability (white: exactly 0)", fontsize=7.5, color=INK)
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    bar.outline.set_linewidth(0.4)
     # The bar starts at the tint of the smallest positive value; its foot is the white of zero.
     bar.ax.axhspan(0, 2e-4, color="white", lw=0)
 

@@ -29,7 +29,9 @@ def density_figure(attention: Mapping[str, float]) -> Figure:
 
     Raises ValueError when it holds no density by layer.
     """
-    layers = {int(match[1]): value for key, value in attention.items() if (match := LAYER.match(key))}
+    layers = {
+        int(match[1]): value for key, value in attention.items() if (match := LAYER.match(key))
+    }
     if not layers:
         raise ValueError("no density by layer among the attention metrics")
     figure, axes = _framed(width=max(4.2, 1.6 + 0.5 * len(layers)))
@@ -57,8 +59,8 @@ def density_figure(attention: Mapping[str, float]) -> Figure:
 def density_over_time(metrics_csv: Path) -> Figure:
     """Attention density over training steps, a line a layer and a bold one for the mean.
 
-    Reads the columns `[...]attention/density[/layer_NN]` beside `step`; a blank cell is a step at which it was not
-    logged. Raises ValueError when there is no such column.
+    Reads the columns `[...]attention/density[/layer_NN]` beside `step`; a blank cell is a step at
+    which it was not logged. Raises ValueError when there is no such column.
     """
     curves = density_curves(metrics_csv)
     if not curves:

@@ -1,4 +1,4 @@
-"""The table a run closes with: what it reached, where its attention looks, what it cost, where it lies."""
+"""The table a run closes with: what it reached, where it looks, what it cost, where it lies."""
 
 import math
 import sys
@@ -43,7 +43,7 @@ def run_summary(metrics: Metrics, *, unicode: bool = True) -> RenderableType:
 
 
 def metrics_table(rows: Sequence[Mapping[str, object]], *, title: str | None = None) -> Table:
-    """One line a row (a split, a run of a sweep), one column a key, in order of first appearance."""
+    """One line a row (a split, a run of a sweep), one column a key, in order of appearance."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:
@@ -135,7 +135,7 @@ def bar(share: float, *, width: int = BAR_WIDTH, unicode: bool = True) -> str:
 
 def duration(seconds: float) -> str:
     """`48.2 s`, `2 min 13 s`, `1 h 05 min`."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -21,7 +21,8 @@ def log_heatmaps(
 ) -> None:
     """Log each figure under its name to a `wandb.Run`, at most `most_bytes` each.
 
-    step is written under step_metric, as Lightning's WandbLogger does, so that W&B's own step counter stays free.
+    step is written under step_metric, as Lightning's WandbLogger does, so that W&B's own step
+    counter stays free.
     """
     import wandb
     from PIL import Image

@@ -2,22 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
-from attnlab.errors import UserError, closest
+from attnlab.data.spec import Kind, check_kind
 
-Kind = Literal["classification", "regression"]
-DEFAULT_METRICS: dict[str, tuple[str, ...]] = {
+DEFAULT_METRICS: dict[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1"),
     "regression": ("pearson", "spearman"),
 }
-
-
-def check_kind(kind: object) -> Kind:
-    """The kind of a task as typed, or a UserError that names the two there are."""
-    if kind not in DEFAULT_METRICS:
-        raise UserError(f"unknown task.kind {str(kind)!r}{closest(str(kind), DEFAULT_METRICS)}")
-    return cast(Kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Score a finished run again, from its folder alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..data.module import TextDataModule
 from ..data.spec import DataSpec
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
-from .models import load_tokenizer
+from .models import load_tokenizer, longest_input
 from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import read_config
@@ -31,16 +32,21 @@ def evaluate(
     settings["data"].update(data or {})
     model = load(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
-    module_data = TextDataModule(spec, load_tokenizer(str(run / "model")), seed=settings["seed"])
+    names = model.config.id2label
+    labels = tuple(names[i] for i in range(len(names))) if spec.kind == "classification" else ()
+    spec = replace(spec, labels=labels or None)  # the run's labels, whatever the data now holds
+    module_data = TextDataModule(
+        spec,
+        load_tokenizer(str(run / "model")),
+        seed=settings["seed"],
+        model_limit=longest_input(model.config),
+    )
     module_data.setup()
     assert module_data.examples is not None
     if split not in module_data.examples.splits:
         there = ", ".join(module_data.examples.splits)
         raise UserError(f"task {spec.task} has no labelled {split} split here; there is {there}")
-    task = TaskSpec.from_config(settings["task"], module_data.examples.labels)
-    known = tuple(model.config.id2label[i] for i in range(task.num_outputs)) if task.labels else ()
-    if known != task.labels:
-        raise UserError(f"the data's labels {list(task.labels)} are not the model's {list(known)}")
+    task = TaskSpec.from_config(settings["task"], labels)
     module = FineTuner(model, task, settings)
     precision: Any = resolve_precision(settings["trainer"]["precision"], "cpu")
     trainer = pl.Trainer(

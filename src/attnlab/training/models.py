@@ -8,6 +8,7 @@ from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -59,21 +60,20 @@ def build_model(
     Raises UserError when it cannot be loaded or its attention cannot be replaced.
     """
     name = str(model["name"])
-    source = model_source(name)
+    config = load_config(name)
     hf_logging.set_verbosity_error()  # a new head is what we want, not worth a report
     hf_logging.disable_progress_bar()
+    config.num_labels = task.num_outputs
+    if task.labels:
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {label: i for i, label in enumerate(task.labels)}
+    if model.get("dropout") is not None:
+        for key in DROPOUT_KEYS:
+            if isinstance(getattr(config, key, None), float):
+                setattr(config, key, float(model["dropout"]))
     try:
-        config = AutoConfig.from_pretrained(source)
-        config.num_labels = task.num_outputs
-        if task.labels:
-            config.id2label = dict(enumerate(task.labels))
-            config.label2id = {label: i for i, label in enumerate(task.labels)}
-        if model.get("dropout") is not None:
-            for key in DROPOUT_KEYS:
-                if isinstance(getattr(config, key, None), float):
-                    setattr(config, key, float(model["dropout"]))
         encoder = AutoModelForSequenceClassification.from_pretrained(
-            source, config=config, ignore_mismatched_sizes=True
+            model_source(name), config=config, ignore_mismatched_sizes=True
         )
     except (OSError, ValueError) as error:
         raise _unavailable(name, error) from error
@@ -82,9 +82,17 @@ def build_model(
     return encoder
 
 
-def longest_input(model: PreTrainedModel) -> int:
+def load_config(name: str) -> PretrainedConfig:
+    """The config of the model called `name`. Raises UserError when it cannot be had."""
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(model_source(name))
+    except (OSError, ValueError) as error:
+        raise _unavailable(name, error) from error
+    return config
+
+
+def longest_input(config: PretrainedConfig) -> int:
     """Tokens the model has positions for."""
-    config = model.config
     positions = int(getattr(config, "max_position_embeddings", 512))
     # RoBERTa and its kin count positions from the padding id on.
     if config.model_type in ("roberta", "xlm-roberta", "camembert"):

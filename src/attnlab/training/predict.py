@@ -14,7 +14,7 @@ from ..data.files import read_table
 from ..data.spec import DataSpec
 from ..errors import UserError, closest
 from ..tasks.metrics import predictions
-from .models import load_tokenizer
+from .models import load_tokenizer, longest_input
 from .run_folder import read_config
 
 BATCH = 64
@@ -33,7 +33,7 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     columns = [spec.text] + ([spec.text_pair] if spec.text_pair else [])
     model = load(run)
     tokenizer = load_tokenizer(str(run / "model"))
-    limit = min(spec.max_length, tokenizer.model_max_length)
+    limit = min(spec.max_length, tokenizer.model_max_length, longest_input(model.config))
     rows = _file_rows(input, columns) if isinstance(input, Path) else _stream_rows(input, columns)
     count = 0
     with output.open("w", encoding="utf-8") if isinstance(output, Path) else nullcontext(output) as out:

@@ -26,7 +26,7 @@ from ..transforms.kernel import has_compiler, set_kernel
 from .callbacks import Meter, WholeCheckpointIO, build_checkpoint, build_early_stopping
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
-from .models import build_model, load_tokenizer, longest_input, save_model
+from .models import build_model, load_config, load_tokenizer, longest_input, save_model
 from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import plain, provenance, write_config, write_json, write_rows, write_status
@@ -109,7 +109,10 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
 
     data_spec = DataSpec.from_config(settings["task"], settings["data"])
     tokenizer = load_tokenizer(settings["model"]["name"])
-    data = TextDataModule(data_spec, tokenizer, seed=settings["seed"])
+    positions = longest_input(load_config(settings["model"]["name"]))
+    data = TextDataModule(
+        data_spec, tokenizer, seed=settings["seed"], model_limit=positions
+    )
     data.prepare_data()
     data.setup()
     assert data.examples is not None
@@ -119,11 +122,6 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     task = TaskSpec.from_config(settings["task"], data.examples.labels)
     model = build_model(settings["model"], task, AttentionSpec.from_config(settings["attn"]))
-    if data.max_length > longest_input(model):
-        raise UserError(
-            f"data.max_length={data.max_length} is more than the {longest_input(model)} tokens that "
-            f"{settings['model']['name']} has positions for: set data.max_length={longest_input(model)} or less"
-        )
     _note_ignored(settings)
 
     checkpoint, resumed = _find_checkpoint(folder)

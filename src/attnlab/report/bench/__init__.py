@@ -1,6 +1,7 @@
 """attnlab bench: what a step costs, what it holds in memory, and how fast an epoch goes.
 
-Ratios are what counts. Each comes out of one run, in which all sides took turns on the same machine.
+Ratios are what counts. Each comes out of one run, in which all sides took turns on the same
+machine.
 """
 
 import json
@@ -25,6 +26,7 @@ usage: attnlab bench [step|memory|trainer|all] [KEY=VALUE ...]
   lengths=32,64   tokens a sentence   batch=32   rounds=15   (step, memory)
   attn=sparsemax  our attention
   model=minilm    or a folder with a BERT
+  compile=false   our side uncompiled (step, memory)
   json=FILE       write the numbers there, too
 """
 
@@ -79,4 +81,3 @@ def script(table: str) -> int:
 
 
 __all__ = ["BenchOptions", "Result", "main", "run_tables", "script"]
-

@@ -1,4 +1,4 @@
-"""The sides of the comparison: stock transformers models, the entmax package plugged into one, and ours.
+"""The sides compared: stock transformers models, the entmax package plugged into one, and ours.
 
 All start from the same weights, keep their own dropout and train under the same autocast.
 """
@@ -21,10 +21,11 @@ from transformers.masking_utils import sdpa_mask
 from attnlab.attention import AttentionSpec, attach
 from attnlab.errors import UserError
 from attnlab.report.bench.options import BenchOptions
-from attnlab.training.models import model_source
+from attnlab.training.models import longest_input, model_source
 from attnlab.training.optim import build_optimizer
 from attnlab.training.precision import auto_precision
 from attnlab.training.speed import compile_layers, keep_freed_memory
+from attnlab.transforms.kernel import use_kernel
 
 SIDES = ("sdpa", "eager", "entmax", "ours")
 OPTIM = {"lr": 1e-5, "weight_decay": 0.01}
@@ -47,7 +48,7 @@ def autocast_dtype(precision: str) -> torch.dtype | None:
 
 
 def build(side: str, options: BenchOptions) -> PreTrainedModel:
-    """One side's model in training mode: sdpa and eager untouched, ours as `attnlab train` runs it."""
+    """One side's model in training mode: stock ones untouched, ours as `attnlab train` has it."""
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     if side == "entmax":
@@ -57,17 +58,23 @@ def build(side: str, options: BenchOptions) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
         model_source(options.model), attn_implementation=dispatch
     )
-    model.to(device())
+    if max(options.lengths) > longest_input(model.config):
+        raise UserError(
+            f"lengths={max(options.lengths)} is more than the {longest_input(model.config)} tokens that "
+            f"{options.model} has positions for"
+        )
+    nn.Module.to(model, device())
     model.train()
     if side == "ours":
         keep_freed_memory()
         attach(model, AttentionSpec(name=options.attn))
-        compile_layers(model)
+        if options.compile:
+            compile_layers(model)
     return model
 
 
 def training_step(side: str, options: BenchOptions) -> Step:
-    """step(length): forward, backward, clipping, fused AdamW, zeroed gradients, on a batch of that length."""
+    """step(length): forward, backward, clipping, fused AdamW, zeroed gradients on such a batch."""
     model = build(side, options)
     where, dtype = device(), autocast_dtype(options.precision)
     optimizer = build_optimizer(model, OPTIM)
@@ -78,9 +85,10 @@ def training_step(side: str, options: BenchOptions) -> Step:
         autocast: AbstractContextManager[Any] = (
             nullcontext() if dtype is None else torch.autocast(where.type, dtype)
         )
-        with autocast:
-            loss = model(**batch).loss
-        loss.backward()
+        with use_kernel("auto" if options.compile else "eager"):
+            with autocast:
+                loss = model(**batch).loss
+            loss.backward()
         nn.utils.clip_grad_norm_(parameters, GRAD_CLIP)
         optimizer.step()
         optimizer.zero_grad()
@@ -96,7 +104,9 @@ def random_batch(length: int, size: int, vocabulary: int) -> dict[str, Tensor]:
     mask = torch.ones(size, length, dtype=torch.long)
     mask[0, -min(PADDING, length - 1) :] = 0
     batch = {
-        "input_ids": torch.randint(vocabulary // 2, vocabulary, (size, length), generator=generator),
+        "input_ids": torch.randint(
+            vocabulary // 2, vocabulary, (size, length), generator=generator
+        ),
         "attention_mask": mask,
         "labels": torch.randint(0, 2, (size,), generator=generator),
     }
@@ -108,7 +118,7 @@ def _register_entmax() -> None:
         from entmax import sparsemax
     except ImportError as error:
         raise UserError(
-            "the comparison needs the entmax package: pip install 'attnlab[dev]' or pip install entmax"
+            "the comparison needs the entmax package: pip install 'attnlab[dev]'"
         ) from error
 
     def forward(

@@ -22,6 +22,7 @@ class BenchOptions:
     attn: str = "sparsemax"
     model: str = "minilm"
     precision: str = "auto"
+    compile: bool = True
     json: Path | None = None
 
 
@@ -66,5 +67,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "attn": str,
     "model": str,
     "precision": _precision,
+    "compile": _flag,
     "json": Path,
 }

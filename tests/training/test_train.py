@@ -1,0 +1,264 @@
+"""One run from config to folder, on real sentences with a tiny model: what it leaves, and that it can be trusted."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+from sklearn.metrics import accuracy_score
+from transformers import AutoTokenizer
+
+import attnlab
+from attnlab.attention import cores
+from attnlab.errors import UserError
+from attnlab.training import train
+from attnlab.training.evaluate import evaluate
+from attnlab.training.predict import predict
+from attnlab.training.run_folder import find_unfinished, read_status
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+
+
+@pytest.fixture
+def run(make_config, tmp_path):
+    result = train(make_config(), tmp_path / "run")
+    return result
+
+
+def test_a_run_leaves_every_file_of_the_contract(run):
+    folder = run.run_dir
+    names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert {
+        "config.yaml", "status.json", "metrics.json", "metrics.csv", "provenance.json",
+        "checkpoints/last.ckpt", "checkpoints/best.ckpt", "model/config.json",
+        "model/model.safetensors", "predictions/val.jsonl", "predictions/test.jsonl",
+    } <= names  # fmt: skip
+    assert not any(name.endswith(".tmp") for name in names)
+    assert read_status(folder) == "done"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics == run.metrics
+    assert set(metrics) == {"val", "test", "train", "attention"}
+    assert metrics["train"]["steps"] == 12
+    origin = json.loads((folder / "provenance.json").read_text())
+    assert origin["seed"] == 1
+    assert len(origin["data"]["fingerprint"]) == 64
+
+
+def test_metrics_equal_scikit_learns_on_the_written_predictions(run):
+    for split in ("val", "test"):
+        written = rows(run.run_dir / "predictions" / f"{split}.jsonl")
+        assert len({row["id"] for row in written}) == len(written) == 96
+        ours = run.metrics[split]["accuracy"]
+        theirs = accuracy_score([r["label"] for r in written], [r["prediction"] for r in written])
+        assert ours == pytest.approx(theirs, abs=1e-6)
+        loss = sum(
+            -math.log(r["probabilities"][["rotten", "fresh"].index(r["label"])]) for r in written
+        )
+        assert run.metrics[split]["loss"] == pytest.approx(loss / 96, rel=1e-4)
+
+
+def test_density_is_logged_by_layer_and_below_one_for_sparsemax(run):
+    attention = run.metrics["attention"]
+    assert {"density", "entropy", "support", "density/layer_00", "density/layer_01"} == set(attention)
+    assert 0 < attention["density"] < 1
+    mean = (attention["density/layer_00"] + attention["density/layer_01"]) / 2
+    assert attention["density"] == pytest.approx(mean)
+    with (run.run_dir / "metrics.csv").open() as file:
+        header = next(csv.reader(file))
+    assert {"train/loss", "val/accuracy", "attention/density", "attention/density/layer_01"} <= set(header)
+
+
+def test_checkpoints_hold_plain_tensors_and_containers_only(run):
+    for name in ("last", "best"):
+        state = torch.load(run.run_dir / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        assert "state_dict" in state
+
+
+def test_the_same_seed_gives_the_same_weights_to_the_last_bit(make_config, tmp_path):
+    weights = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        result = train(make_config(f"seed={seed}"), tmp_path / name)
+        weights.append(attnlab.load(result.run_dir).state_dict())
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert any(not torch.equal(weights[0][key], weights[2][key]) for key in weights[0])
+
+
+def test_a_resumed_run_ends_where_an_unbroken_one_ends(make_config, tmp_path):
+    whole = train(make_config("trainer.max_epochs=3"), tmp_path / "whole")
+    folder = tmp_path / "parts"
+
+    class Cut(Exception):
+        pass
+
+    from pytorch_lightning.callbacks import Callback
+
+    class Stop(Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 2:
+                raise Cut
+
+    config = make_config("trainer.max_epochs=3")
+    with pytest.raises(Cut):
+        train(config, folder, callbacks=[Stop()])
+    assert read_status(folder) == "failed"
+    assert find_unfinished(config, tmp_path) == folder
+    resumed = train(config, folder)
+    assert read_status(folder) == "done"
+    assert find_unfinished(config, tmp_path) is None
+    for key, value in attnlab.load(whole.run_dir).state_dict().items():
+        assert torch.equal(value, attnlab.load(resumed.run_dir).state_dict()[key]), key
+    with (folder / "metrics.csv").open() as file:
+        epochs = {row["epoch"] for row in csv.DictReader(file) if row["val/accuracy"]}
+    assert {"0", "1", "2"} <= epochs
+
+
+def test_a_checkpoint_cut_in_half_falls_back_to_the_one_before_and_says_so(make_config, tmp_path, caplog):
+    result = train(make_config(), tmp_path / "run")
+    last = result.run_dir / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    caplog.set_level("INFO", logger="attnlab")
+    train(make_config("trainer.max_epochs=3"), result.run_dir)
+    assert "last.ckpt is damaged" in caplog.text
+    assert "going on from" in caplog.text
+    assert "best.ckpt" in caplog.text
+    assert read_status(result.run_dir) == "done"
+
+
+def test_a_non_finite_gradient_stops_and_keeps_the_last_good_checkpoint(make_config, tmp_path):
+    from pytorch_lightning.callbacks import Callback
+
+    class Poison(Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 1:
+                pl_module.model.classifier.weight.data.fill_(float("nan"))
+
+    with pytest.raises(UserError, match=r"nan at step 6 \(epoch 1\).*optim.lr"):
+        train(make_config("trainer.max_epochs=3"), tmp_path / "run", callbacks=[Poison()])
+    assert read_status(tmp_path / "run") == "failed"
+    state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    assert all(v.isfinite().all() for v in state["state_dict"].values() if v.is_floating_point())
+
+
+def test_a_loaded_model_gives_the_runs_probabilities(run):
+    model = attnlab.load(run.run_dir / "model")
+    assert [type(core.transform).__name__ for core in cores(model)] == ["Sparsemax"] * 2
+    written = rows(run.run_dir / "predictions" / "test.jsonl")
+    again = evaluate(run.run_dir, "test")
+    assert again["accuracy"] == pytest.approx(run.metrics["test"]["accuracy"])
+    assert again["loss"] == pytest.approx(run.metrics["test"]["loss"], rel=1e-5)
+    assert len(written) == 96
+
+
+def test_learned_alphas_come_back_with_the_model(make_config, tmp_path):
+    result = train(make_config("attn=entmax", "attn.learn_alpha=true", "attn.kernel=eager"), tmp_path / "run")
+    state = torch.load(result.run_dir / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
+    model = attnlab.load(result.run_dir)
+    for layer, core in enumerate(cores(model)):
+        key = f"model.bert.encoder.layer.{layer}.attention.self.sparse_attention.transform.raw_alpha"
+        assert torch.equal(core.transform.raw_alpha, state[key])
+        assert not torch.equal(core.transform.raw_alpha, torch.zeros(4))
+
+
+def test_predict_reads_files_and_streams_and_keeps_order_and_ids(run, tmp_path):
+    texts = ["A joy from start to end.", "Dull, dull, dull.", "It was fine."]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))
+    out = tmp_path / "out.jsonl"
+    assert predict(run.run_dir, source, out) == 3
+    first = rows(out)
+    assert [row["id"] for row in first] == ["x0", "x1", "x2"]
+    stream = tmp_path / "stream.jsonl"
+    with source.open() as a, stream.open("w") as b:
+        predict(run.run_dir, a, b)
+    for one, other in zip(first, rows(stream), strict=True):
+        assert one["prediction"] == other["prediction"]
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    plain = tmp_path / "plain.txt"
+    plain.write_text("\n".join(texts))
+    with plain.open() as a, stream.open("w") as b:
+        assert predict(run.run_dir, a, b) == 3
+    model, tokenizer = attnlab.load(run.run_dir), AutoTokenizer.from_pretrained(run.run_dir / "model")
+    with torch.no_grad():
+        expected = model(**tokenizer(texts[0], return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    assert list(first[0]["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_predict_names_the_line_that_it_cannot_read(run, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "good"}\n{"txt": "no"}\n')
+    with bad.open() as stream, pytest.raises(UserError, match="line 2 of the input has no 'text'"):
+        predict(run.run_dir, stream, tmp_path / "o.jsonl")
+
+
+def test_early_stopping_ends_before_the_last_epoch(make_config, tmp_path):
+    config = make_config("trainer.patience=1", "trainer.max_epochs=8", "optim.lr=1e-9")
+    result = train(config, tmp_path / "run")
+    assert result.metrics["train"]["epochs"] < 8
+
+
+def test_accumulation_steps_once_for_several_batches(make_config, tmp_path):
+    result = train(make_config("trainer.accumulate=3", "trainer.max_epochs=1"), tmp_path / "run")
+    assert result.metrics["train"]["steps"] == 2
+
+
+def test_a_fast_run_does_everything_in_a_few_steps(make_config, tmp_path):
+    result = train(make_config("trainer.fast=true", "data.batch_size=4"), tmp_path / "run")
+    assert result.metrics["train"]["steps"] == 8
+    assert (result.run_dir / "model" / "model.safetensors").is_file()
+
+
+def test_compiled_layers_learn_what_plain_ones_learn(make_config, tmp_path):
+    losses = []
+    for compiled in ("true", "false"):
+        config = make_config(f"trainer.compile={compiled}", "model.dropout=0.0", "attn.kernel=auto")
+        result = train(config, tmp_path / compiled)
+        losses.append(result.metrics["test"]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("optim.lr=-1", "optim.lr=-1 must be a number above 0"),
+        ("optim.lr=fast", "optim.lr=fast must be a number"),
+        ("trainer.precision=64", "auto, 32, bf16 or 16"),
+        ("seed=-3", "seed=-3 must be a whole number"),
+        ("attn.layers=[0,9]", "the model has layers 0 to 1, not 9"),
+        ("attn.layers=last", "attn.layers='last'"),
+        ("model.name=no/such-model-anywhere", "cannot be loaded"),
+        ("data.batch_size=0", "data.batch_size=0"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(make_config, tmp_path, override, said):
+    with pytest.raises(UserError) as caught:
+        train(make_config(override), tmp_path / "run")
+    assert said in str(caught.value)
+
+
+def test_dropout_acts_in_training_although_from_pretrained_leaves_eval_mode(make_config, tmp_path):
+    calm = train(make_config("model.dropout=0.0", "trainer.max_epochs=1"), tmp_path / "calm")
+    wild = train(make_config("model.dropout=0.5", "trainer.max_epochs=1"), tmp_path / "wild")
+    assert calm.metrics["test"]["loss"] != wild.metrics["test"]["loss"]
+
+
+def test_attention_walks_from_softmax_to_sparse_and_evaluation_is_always_sparse(make_config, tmp_path):
+    from pytorch_lightning.callbacks import Callback
+
+    seen: list[tuple[bool, float]] = []
+
+    class Watch(Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            core = cores(pl_module.model)[0]
+            seen.append((core.walking, float(core.walk)))
+
+    train(make_config("attn.warmup_ratio=0.5"), tmp_path / "run", callbacks=[Watch()])
+    walks = [walk for _, walk in seen]
+    assert walks[0] == 0.0
+    assert walks == sorted(walks)
+    assert walks[6:] == [1.0] * 6
+    assert [walking for walking, _ in seen] == [walk < 1 for walk in walks]
