@@ -21,9 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 def attnlab(*words: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "attnlab", *words]
-    return subprocess.run(
-        command, cwd=cwd, input=text, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run(command, cwd=cwd, input=text, capture_output=True, text=True, timeout=120, check=False)
 
 
 def refused(*words: str, cwd: Path) -> str:
@@ -147,9 +145,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_word_is_refused_with_the_right_one(
-    words: list[str], meant: str, tmp_path: Path
-) -> None:
+def test_a_wrong_word_is_refused_with_the_right_one(words: list[str], meant: str, tmp_path: Path) -> None:
     assert meant in refused(*words, cwd=tmp_path)
 
 
@@ -178,9 +174,7 @@ def test_a_group_cannot_change_when_resuming(tmp_path: Path) -> None:
 
 def test_resuming_puts_the_typed_keys_over_the_saved_config(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
-    config, changes = resumed_config(
-        run, [f"resume={run}", "trainer.max_epochs=5", "seed=1", 'hydra.run.dir="x"']
-    )
+    config, changes = resumed_config(run, [f"resume={run}", "trainer.max_epochs=5", "seed=1", 'hydra.run.dir="x"'])
     assert config.trainer.max_epochs == 5
     assert config.resume == str(run)
     assert changes == ["trainer.max_epochs: 2 -> 5"], "what stays equal is no change"

@@ -19,7 +19,10 @@ def test_it_keeps_the_share_told_and_scales_what_it_keeps(rate):
 
 def test_neighbours_rows_and_calls_are_uncorrelated():
     torch.manual_seed(1)
-    first, second = (keep_mask(torch.Size([1000, 512]), 0.5, seed) for seed in torch.randint(-(2**31), 2**31 - 1, (2, 2), dtype=torch.int32))
+    first, second = (
+        keep_mask(torch.Size([1000, 512]), 0.5, seed)
+        for seed in torch.randint(-(2**31), 2**31 - 1, (2, 2), dtype=torch.int32)
+    )
     a, b = first.double() - 0.5, second.double() - 0.5
     bound = 5 * 0.25 / a.numel() ** 0.5
     pairs = {
@@ -33,7 +36,10 @@ def test_neighbours_rows_and_calls_are_uncorrelated():
 
 
 def test_single_bit_seeds_give_unrelated_masks():
-    masks = [keep_mask(torch.Size([1 << 16]), 0.5, torch.tensor([1 << i, 0], dtype=torch.int32)).double() - 0.5 for i in range(16)]
+    masks = [
+        keep_mask(torch.Size([1 << 16]), 0.5, torch.tensor([1 << i, 0], dtype=torch.int32)).double() - 0.5
+        for i in range(16)
+    ]
     for i in range(16):
         for j in range(i):
             assert abs(float((masks[i] * masks[j]).mean())) < 5 * 0.25 / 256

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from attnlab.attention import AttentionSpec, attach, attention_modules, attention_statistics, cores, recording
+from attnlab.attention import (
+    AttentionSpec,
+    attach,
+    attention_modules,
+    attention_statistics,
+    cores,
+    recording,
+)
 from attnlab.errors import UserError
 from attnlab.transforms import TRANSFORMS
 

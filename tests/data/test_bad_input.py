@@ -30,9 +30,7 @@ def file(folder: Path, content: str | bytes, name: str = "a.csv") -> Path:
     return path
 
 
-def test_no_data_lists_each_place_tried_and_the_remedies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_data_lists_each_place_tried_and_the_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(key, raising=False)
@@ -70,9 +68,7 @@ def test_a_misnamed_column_gets_the_nearest_name(tmp_path: Path, name: str) -> N
 
 
 def test_semicolons_are_recognised(tmp_path: Path) -> None:
-    assert "separated by semicolons" in refusal(
-        train=file(tmp_path, GOOD.replace(",", ";"), "a.csv")
-    )
+    assert "separated by semicolons" in refusal(train=file(tmp_path, GOOD.replace(",", ";"), "a.csv"))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +98,7 @@ def test_semicolons_are_recognised(tmp_path: Path) -> None:
         ("a.csv", "text,label\n ,0\n,1\n", "every text in column 'text' is empty"),
     ],
 )
-def test_a_broken_file_is_named_with_the_line(
-    tmp_path: Path, name: str, content: str | bytes, words: str
-) -> None:
+def test_a_broken_file_is_named_with_the_line(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
     said = refusal(train=file(tmp_path, content, name))
     assert str(tmp_path / name) in said
     assert words in said

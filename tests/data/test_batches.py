@@ -16,9 +16,7 @@ worlds = st.integers(1, 5)
 
 @settings(deadline=None)
 @given(lengths=lengths, size=sizes, seed=st.integers(0, 9), epoch=st.integers(0, 9))
-def test_an_epoch_holds_each_example_exactly_once(
-    lengths: list[int], size: int, seed: int, epoch: int
-) -> None:
+def test_an_epoch_holds_each_example_exactly_once(lengths: list[int], size: int, seed: int, epoch: int) -> None:
     batches = TrainBatches(lengths, size, seed=seed)
     batches.set_epoch(epoch)
     seen = [pick for batch in batches for pick in batch]
@@ -30,13 +28,9 @@ def test_an_epoch_holds_each_example_exactly_once(
 
 @settings(deadline=None)
 @given(lengths=lengths, size=sizes, world=worlds, seed=st.integers(0, 9))
-def test_ranks_together_see_the_batches_of_one_process(
-    lengths: list[int], size: int, world: int, seed: int
-) -> None:
+def test_ranks_together_see_the_batches_of_one_process(lengths: list[int], size: int, world: int, seed: int) -> None:
     alone = list(TrainBatches(lengths, size, seed=seed))
-    ranks = [
-        list(TrainBatches(lengths, size, seed=seed, rank=r, world=world)) for r in range(world)
-    ]
+    ranks = [list(TrainBatches(lengths, size, seed=seed, rank=r, world=world)) for r in range(world)]
     assert {len(batches) for batches in ranks} == {len(alone)}
     for step, batch in enumerate(alone):
         parts = [batches[step] for batches in ranks]
@@ -46,9 +40,7 @@ def test_ranks_together_see_the_batches_of_one_process(
 
 
 @given(losses=st.lists(st.floats(-5, 5), min_size=1, max_size=40), world=worlds)
-def test_mean_over_ranks_of_weighted_means_is_the_global_mean(
-    losses: list[float], world: int
-) -> None:
+def test_mean_over_ranks_of_weighted_means_is_the_global_mean(losses: list[float], world: int) -> None:
     parts = [share(range(len(losses)), rank, world) for rank in range(world)]
     means = [sum(weight * losses[i] for i, weight in part) / len(part) for part in parts]
     assert sum(means) / world == pytest.approx(sum(losses) / len(losses), abs=1e-9)
@@ -62,9 +54,7 @@ def test_weights_are_one_where_the_world_divides_the_batch(per_rank: int, world:
 
 @settings(deadline=None)
 @given(lengths=lengths, size=sizes, world=worlds)
-def test_evaluation_sees_each_example_once_over_all_ranks(
-    lengths: list[int], size: int, world: int
-) -> None:
+def test_evaluation_sees_each_example_once_over_all_ranks(lengths: list[int], size: int, world: int) -> None:
     ranks = [EvalBatches(lengths, size, rank=r, world=world) for r in range(world)]
     seen = [index for batches in ranks for batch in batches for index, _ in batch]
     assert sorted(seen) == list(range(len(lengths)))

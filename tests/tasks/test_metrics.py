@@ -28,9 +28,7 @@ def uneven(count: int, seed: int) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
-def scores(
-    task: TaskSpec, preds: torch.Tensor, target: torch.Tensor, seed: int = 0
-) -> dict[str, float]:
+def scores(task: TaskSpec, preds: torch.Tensor, target: torch.Tensor, seed: int = 0) -> dict[str, float]:
     metrics = build_metrics(task)
     for part in uneven(len(preds), seed):
         metrics.update(preds[part], target[part])
@@ -42,20 +40,12 @@ def scores(
     pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=60),
     seed=st.integers(0, 99),
 )
-def test_binary_metrics_equal_sklearn_under_uneven_batches(
-    pairs: list[tuple[int, int]], seed: int
-) -> None:
+def test_binary_metrics_equal_sklearn_under_uneven_batches(pairs: list[tuple[int, int]], seed: int) -> None:
     preds, target = torch.tensor(pairs).T
-    got = scores(
-        spec("classification", 2, "f1", "matthews", "accuracy", "macro_f1"), preds, target, seed
-    )
+    got = scores(spec("classification", 2, "f1", "matthews", "accuracy", "macro_f1"), preds, target, seed)
     assert got["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(target, preds))
-    assert got["f1"] == pytest.approx(
-        sklearn.metrics.f1_score(target, preds, zero_division=0), abs=1e-6
-    )
-    assert got["matthews"] == pytest.approx(
-        sklearn.metrics.matthews_corrcoef(target, preds), abs=1e-6
-    )
+    assert got["f1"] == pytest.approx(sklearn.metrics.f1_score(target, preds, zero_division=0), abs=1e-6)
+    assert got["matthews"] == pytest.approx(sklearn.metrics.matthews_corrcoef(target, preds), abs=1e-6)
     assert got["macro_f1"] == pytest.approx(
         sklearn.metrics.f1_score(target, preds, average="macro", zero_division=0), abs=1e-6
     )
@@ -70,17 +60,13 @@ def test_multiclass_metrics_equal_sklearn(pairs: list[tuple[int, int]], seed: in
     preds, target = torch.tensor(pairs).T
     got = scores(spec("classification", 4, "matthews", "accuracy"), preds, target, seed)
     assert got["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(target, preds))
-    assert got["matthews"] == pytest.approx(
-        sklearn.metrics.matthews_corrcoef(target, preds), abs=1e-6
-    )
+    assert got["matthews"] == pytest.approx(sklearn.metrics.matthews_corrcoef(target, preds), abs=1e-6)
 
 
 def test_matthews_of_constant_predictions_is_zero_on_colas_proportions() -> None:
     """torchmetrics' own says 0.026 here."""
     target = torch.tensor([1] * 721 + [0] * 322)
-    assert scores(spec("classification", 2, "matthews"), torch.ones_like(target), target) == {
-        "matthews": 0.0
-    }
+    assert scores(spec("classification", 2, "matthews"), torch.ones_like(target), target) == {"matthews": 0.0}
 
 
 def test_f1_is_of_the_positive_class_only() -> None:

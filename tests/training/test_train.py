@@ -22,12 +22,9 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-
-
 @pytest.fixture
 def run(make_config, tmp_path):
-    result = train(make_config(), tmp_path / "run")
-    return result
+    return train(make_config(), tmp_path / "run")
 
 
 def test_a_run_leaves_every_file_of_the_contract(run):
@@ -56,9 +53,7 @@ def test_metrics_equal_scikit_learns_on_the_written_predictions(run):
         ours = run.metrics[split]["accuracy"]
         theirs = accuracy_score([r["label"] for r in written], [r["prediction"] for r in written])
         assert ours == pytest.approx(theirs, abs=1e-6)
-        loss = sum(
-            -math.log(r["probabilities"][["rotten", "fresh"].index(r["label"])]) for r in written
-        )
+        loss = sum(-math.log(r["probabilities"][["rotten", "fresh"].index(r["label"])]) for r in written)
         assert run.metrics[split]["loss"] == pytest.approx(loss / 96, rel=1e-4)
 
 
@@ -92,7 +87,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_ends(make_config, tmp_path):
     whole = train(make_config("trainer.max_epochs=3"), tmp_path / "whole")
     folder = tmp_path / "parts"
 
-    class Cut(Exception):
+    class CutError(Exception):
         pass
 
     from pytorch_lightning.callbacks import Callback
@@ -100,10 +95,10 @@ def test_a_resumed_run_ends_where_an_unbroken_one_ends(make_config, tmp_path):
     class Stop(Callback):
         def on_train_epoch_start(self, trainer, pl_module):
             if trainer.current_epoch == 2:
-                raise Cut
+                raise CutError
 
     config = make_config("trainer.max_epochs=3")
-    with pytest.raises(Cut):
+    with pytest.raises(CutError):
         train(config, folder, callbacks=[Stop()])
     assert read_status(folder) == "failed"
     assert find_unfinished(config, tmp_path) == folder
@@ -182,7 +177,10 @@ def test_predict_reads_files_and_streams_and_keeps_order_and_ids(run, tmp_path):
     plain.write_text("\n".join(texts))
     with plain.open() as a, stream.open("w") as b:
         assert predict(run.run_dir, a, b) == 3
-    model, tokenizer = attnlab.load(run.run_dir), AutoTokenizer.from_pretrained(run.run_dir / "model")
+    model, tokenizer = (
+        attnlab.load(run.run_dir),
+        AutoTokenizer.from_pretrained(run.run_dir / "model"),
+    )
     with torch.no_grad():
         expected = model(**tokenizer(texts[0], return_tensors="pt")).logits.softmax(-1)[0].tolist()
     assert list(first[0]["probabilities"].values()) == pytest.approx(expected, abs=1e-5)

@@ -1,5 +1,7 @@
 """Every transform against independent oracles, and the laws that all of them keep."""
 
+import itertools
+
 import entmax as entmax_package
 import pytest
 import torch
@@ -104,9 +106,7 @@ def test_rows_that_newton_leaves_open_are_solved_exactly():
         z.append(tau - 1e-4 * 2.0 ** -len(z))
     slow = torch.tensor(z).expand(3, keys)
     torch.testing.assert_close(F.sparsemax(slow).double(), by_sorting(slow), atol=4e-7, rtol=0)
-    torch.testing.assert_close(
-        F.sparsegen(slow, lam=0.9).double(), by_sorting(slow * 10), atol=2e-6, rtol=0
-    )
+    torch.testing.assert_close(F.sparsegen(slow, lam=0.9).double(), by_sorting(slow * 10), atol=2e-6, rtol=0)
 
 
 def test_an_open_row_does_not_change_the_others():
@@ -131,7 +131,7 @@ def test_entmax_goes_to_softmax_smoothly_as_alpha_goes_to_one():
     scores = rough_scores("normal").double()
     soft = torch.softmax(scores, -1)
     gaps = [(F.entmax(scores, alpha=1 + e) - soft).abs().max() for e in (1e-1, 1e-2, 1e-3, 2e-4)]
-    for gap, smaller in zip(gaps[:-1], gaps[1:], strict=True):
+    for gap, smaller in itertools.pairwise(gaps):
         assert smaller < gap / 4
     assert gaps[-1] < 3e-4
     torch.testing.assert_close(F.entmax(scores, alpha=1.0), soft)
@@ -139,7 +139,10 @@ def test_entmax_goes_to_softmax_smoothly_as_alpha_goes_to_one():
 
 @pytest.mark.parametrize("excess", [0.5, 1e-1, 1e-2, 1e-3, 2e-4])
 def test_the_float32_gradient_in_alpha_equals_float64_finite_differences(excess):
-    scores, upstream = rough_scores("normal", rows=6, keys=20), rough_scores("peaked", rows=6, keys=20)
+    scores, upstream = (
+        rough_scores("normal", rows=6, keys=20),
+        rough_scores("peaked", rows=6, keys=20),
+    )
     alpha = torch.full((1, 1), 1 + excess, requires_grad=True)
     (F.entmax(scores, alpha=alpha) * upstream).sum().backward()
     step = excess * 1e-3

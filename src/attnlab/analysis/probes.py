@@ -63,9 +63,7 @@ def probe_attention(
         return []
     attached = cores(model)
     if not attached:
-        raise ValueError(
-            "the model has no attention of ours: attnlab.attention.attach(model, spec)"
-        )
+        raise ValueError("the model has no attention of ours: attnlab.attention.attach(model, spec)")
     batch = _encode(model, tokenizer, sentences)
     with _watching(model, attached) as maps:
         model(**batch)
@@ -78,9 +76,7 @@ def probe_attention(
         kept = batch["attention_mask"][index].bool().cpu()
         own = probabilities[index][:, :, kept][:, :, :, kept]
         tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"][index].cpu()[kept].tolist())
-        probes.append(
-            Probe(sentence=sentence, tokens=tuple(tokens), layers=layers, probabilities=own)
-        )
+        probes.append(Probe(sentence=sentence, tokens=tuple(tokens), layers=layers, probabilities=own))
     return probes
 
 
@@ -90,17 +86,13 @@ def _encode(
     limit = min(LONGEST, longest_input(model.config))
     pairs = [(s, None) if isinstance(s, str) else s for s in sentences]
     # A batch mixes single sentences and pairs, which one tokenizer call does not take.
-    encoded = [
-        tokenizer(first, second, truncation=True, max_length=limit) for first, second in pairs
-    ]
+    encoded = [tokenizer(first, second, truncation=True, max_length=limit) for first, second in pairs]
     padded = tokenizer.pad(encoded, return_tensors="pt")
     return {name: values.to(model.device) for name, values in padded.items()}
 
 
 @contextmanager
-def _watching(
-    model: PreTrainedModel, attached: Sequence[SparseAttention]
-) -> Iterator[list[Tensor]]:
+def _watching(model: PreTrainedModel, attached: Sequence[SparseAttention]) -> Iterator[list[Tensor]]:
     """Evaluation mode, no gradient, no compiler; yields the list that fills with one map a call.
 
     Afterwards everything is as before; statistics that are being recorded never see the probes.

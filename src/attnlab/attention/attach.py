@@ -49,7 +49,13 @@ def _attention_forward(
         # An additive mask, as a user may pass: what it pushes down to the dtype's floor is masked.
         keep = keep > torch.finfo(keep.dtype).min / 2
     result: tuple[Tensor, Tensor | None] = core(
-        query, key, value, keep, rate=dropout, scaling=scaling, want_weights=bool(kwargs.get("output_attentions"))
+        query,
+        key,
+        value,
+        keep,
+        rate=dropout,
+        scaling=scaling,
+        want_weights=bool(kwargs.get("output_attentions")),
     )
     return result
 

@@ -31,6 +31,11 @@ class SparseAttention(nn.Module):
         self.record = False
         self.capture = False
         self.captured: Tensor | None = None
+        self.walk: Tensor
+        self.rows: Tensor
+        self.allowed: Tensor
+        self.kept: Tensor
+        self.entropy: Tensor
         self.register_buffer("walk", torch.ones(()), persistent=False)
         # Sums over measured rows: rows, allowed pairs, kept pairs (per head), entropy in nats (per head).
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64), persistent=False)
@@ -72,7 +77,7 @@ class SparseAttention(nn.Module):
 
     @torch.no_grad()
     def _measure(self, probs_BHQK: Tensor, keep: Tensor | None) -> None:
-        B, H, Q, K = probs_BHQK.shape
+        B, _, Q, K = probs_BHQK.shape
         if keep is None:
             pairs = probs_BHQK.new_ones((1, 1, 1, 1), dtype=torch.bool).expand(B, 1, Q, K)
         else:

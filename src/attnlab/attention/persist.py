@@ -30,7 +30,7 @@ def load(folder: str | Path) -> PreTrainedModel:
     hf_logging.set_verbosity_error()  # our parameters, which attach() brings, count as unexpected there
     hf_logging.disable_progress_bar()
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True)
+        model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True)
     finally:
         hf_logging.set_verbosity(verbosity)
     plain = getattr(model.config, SPEC_KEY, None)
@@ -47,4 +47,5 @@ def load(folder: str | Path) -> PreTrainedModel:
         odd = sorted(expected ^ set(own))[0]
         raise UserError(f"{path}: the attention's parameters do not fit its spec ({odd})")
     model.load_state_dict(own, strict=False)
-    return model.eval()
+    model.eval()
+    return model

@@ -44,7 +44,9 @@ class AttentionSpec:
         """From what `to_dict` gave. Raises UserError on anything else, for a config may come from anywhere."""
         for key in plain:
             if key not in ("name", "dials", "layers"):
-                raise UserError(f"unknown key {key!r} in the model's attention spec{closest(key, ('name', 'dials', 'layers'))}")
+                raise UserError(
+                    f"unknown key {key!r} in the model's attention spec{closest(key, ('name', 'dials', 'layers'))}"
+                )
         if "name" not in plain:
             raise UserError("the model's attention spec has no name")
         layers = plain.get("layers")

@@ -44,5 +44,9 @@ def attention_statistics(model: nn.Module) -> dict[str, float]:
         entropy.append(float(sums[2 + core.num_heads :].mean()) / rows)
         result[f"density/layer_{core.layer:02d}"] = density[-1]
     count = len(density)
-    means = {"density": sum(density) / count, "support": sum(support) / count, "entropy": sum(entropy) / count}
+    means = {
+        "density": sum(density) / count,
+        "support": sum(support) / count,
+        "entropy": sum(entropy) / count,
+    }
     return means | result

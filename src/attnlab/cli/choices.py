@@ -14,8 +14,7 @@ def conf_dir() -> Path:
         if (place / "config.yaml").is_file():
             return place
     raise UserError(
-        f"no config.yaml in {' or '.join(map(str, places))}: the installation is incomplete, "
-        "install attnlab again"
+        f"no config.yaml in {' or '.join(map(str, places))}: the installation is incomplete, install attnlab again"
     )
 
 

@@ -38,11 +38,7 @@ def evaluate_command(argv: Sequence[str]) -> int:
     split = given.get("split", "test")
     if split not in ("test", "val", "train"):
         raise UserError(f"unknown split {split!r}{closest(split, ('test', 'val', 'train'))}")
-    data = {
-        key.removeprefix("data."): yaml.safe_load(value)
-        for key, value in given.items()
-        if key.startswith("data.")
-    }
+    data = {key.removeprefix("data."): yaml.safe_load(value) for key, value in given.items() if key.startswith("data.")}
     from attnlab.training.evaluate import evaluate  # here, because it takes seconds to import
 
     metrics = evaluate(run, split, data or None)

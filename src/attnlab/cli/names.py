@@ -40,9 +40,7 @@ def key_exists(key: str, config: Mapping[str, object]) -> bool:
     return True
 
 
-def check_key(
-    key: str, config: Mapping[str, object], choices: Mapping[str, Sequence[str]], chosen: str = ""
-) -> None:
+def check_key(key: str, config: Mapping[str, object], choices: Mapping[str, Sequence[str]], chosen: str = "") -> None:
     """Raises a UserError when the composed config has no `key`; `chosen`: with which choice."""
     if not key_exists(key, config):
         raise UserError(_unknown_key(key, config, choices, chosen))
@@ -52,14 +50,10 @@ def check_section(key: str, value: object, config: Mapping[str, object]) -> None
     """Raises a UserError when a plain value is about to replace a section of keys (data=3)."""
     node = config.get(key)
     if isinstance(node, Mapping) and not isinstance(value, Mapping):
-        raise UserError(
-            f"{key} is a section, not a value: set its keys, {key}.{next(iter(node))}=..."
-        )
+        raise UserError(f"{key} is a section, not a value: set its keys, {key}.{next(iter(node))}=...")
 
 
-def _unknown_key(
-    key: str, config: Mapping[str, object], choices: Mapping[str, Sequence[str]], chosen: str
-) -> str:
+def _unknown_key(key: str, config: Mapping[str, object], choices: Mapping[str, Sequence[str]], chosen: str) -> str:
     parts = key_parts(key)
     node: Mapping[str, object] = config
     depth = 0
@@ -105,9 +99,7 @@ def _flat_keys(config: Mapping[str, object], prefix: str = "") -> Iterator[str]:
             yield from _flat_keys(value, f"{prefix}{name}.")
 
 
-def _choices_with_key(
-    group: str, rest: Sequence[str], choices: Mapping[str, Sequence[str]]
-) -> list[str]:
+def _choices_with_key(group: str, rest: Sequence[str], choices: Mapping[str, Sequence[str]]) -> list[str]:
     """`attn=entmax` for the key attn.alpha: the choices of the same group that do have it."""
     owners = []
     for choice in choices.get(group, ()):

@@ -42,9 +42,7 @@ def parse(words: Sequence[str]) -> list[Override]:
     parsed = []
     for word in words:
         if "=" not in word and not word.startswith("~"):
-            raise UserError(
-                f"{word!r} is not of the form key=value (attn=sparsemax, optim.lr=5e-5)"
-            )
+            raise UserError(f"{word!r} is not of the form key=value (attn=sparsemax, optim.lr=5e-5)")
         try:
             parsed.append(parser.parse_override(word))
         except HydraException as error:
@@ -76,9 +74,7 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     preset = OmegaConf.select(config, "hydra.sweeper.params") or {}
     lists = [f"{key}={value}" for key, value in preset.items() if key not in named]
     if lists and not multirun:
-        raise UserError(
-            f"sweep=... asks for several runs ({lists[0]}): add -m (python train.py -m ...)"
-        )
+        raise UserError(f"sweep=... asks for several runs ({lists[0]}): add -m (python train.py -m ...)")
     overrides = [*parse(lists), *overrides]
     for override in overrides:
         if override.key_or_group in choices:
@@ -89,9 +85,7 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     sweeps = [o for o in overrides if o.is_sweep_override()]
     for sweep in sweeps:
         if len(set(map(str, _values(sweep)))) < len(_values(sweep)):
-            raise UserError(
-                f"{sweep.input_line} lists a value twice: both jobs would share a folder"
-            )
+            raise UserError(f"{sweep.input_line} lists a value twice: both jobs would share a folder")
     return Plan(
         jobs=prod(len(_values(o)) for o in sweeps),
         swept=tuple(o.key_or_group for o in sweeps),
@@ -99,9 +93,7 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     )
 
 
-def _check_keys(
-    overrides: Sequence[Override], choices: dict[str, list[str]], search: list[str]
-) -> None:
+def _check_keys(overrides: Sequence[Override], choices: dict[str, list[str]], search: list[str]) -> None:
     """Looks each key up in the config of the first choices, then of each swept choice."""
     first = _first_of_each(overrides, choices)
     variants: list[tuple[str, list[str]]] = [("", first)]
@@ -111,11 +103,7 @@ def _check_keys(
                 words = [_with_value(override, value)]
                 others = [w for w in first if not w.startswith(f"{override.get_key_element()}=")]
                 variants.append((f" with {words[0]}", [*others, *words]))
-    keys = [
-        o
-        for o in overrides
-        if o.key_or_group not in choices and not o.is_hydra_override() and not o.is_delete()
-    ]
+    keys = [o for o in overrides if o.key_or_group not in choices and not o.is_hydra_override() and not o.is_delete()]
     for chosen, words in variants:
         config = OmegaConf.to_container(_compose([*search, *words]), resolve=False)
         assert isinstance(config, dict)
@@ -126,17 +114,11 @@ def _check_keys(
                 check_key(key, plain, choices, chosen)
                 check_section(key, _values(override)[0], plain)
             elif not chosen and not key_exists(key, plain):
-                print(
-                    f"warning: attnlab reads no key {key!r}: +{key} may do nothing", file=sys.stderr
-                )
+                print(f"warning: attnlab reads no key {key!r}: +{key} may do nothing", file=sys.stderr)
 
 
 def _first_of_each(overrides: Sequence[Override], choices: dict[str, list[str]]) -> list[str]:
-    return [
-        _with_value(o, _values(o)[0])
-        for o in overrides
-        if o.key_or_group in choices or o.is_hydra_override()
-    ]
+    return [_with_value(o, _values(o)[0]) for o in overrides if o.key_or_group in choices or o.is_hydra_override()]
 
 
 def _values(override: Override) -> list[Any]:
@@ -148,9 +130,7 @@ def _values(override: Override) -> list[Any]:
         names = group_choices([conf_dir()]).get(override.key_or_group, [])
         return list(value.filter(names)) or [str(override.input_line)]
     if not override.is_discrete_sweep():
-        raise UserError(
-            f"{override.input_line}: an interval needs a sweeper plugin, list the values"
-        )
+        raise UserError(f"{override.input_line}: an interval needs a sweeper plugin, list the values")
     return list(override.sweep_string_iterator())
 
 

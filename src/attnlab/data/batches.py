@@ -57,9 +57,7 @@ class TrainBatches(Sampler[list[Pick]]):
     shuffle the batches. batch_size is global. Yields this rank's picks.
     """
 
-    def __init__(
-        self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, world: int = 1
-    ) -> None:
+    def __init__(self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, world: int = 1) -> None:
         self.lengths = lengths
         self.batch_size = batch_size
         self.seed = seed
@@ -101,9 +99,7 @@ class TrainBatches(Sampler[list[Pick]]):
 class EvalBatches(Sampler[list[Pick]]):
     """Every example exactly once over all ranks, longest first, weight 1. batch_size is global."""
 
-    def __init__(
-        self, lengths: Sequence[int], batch_size: int, *, rank: int = 0, world: int = 1
-    ) -> None:
+    def __init__(self, lengths: Sequence[int], batch_size: int, *, rank: int = 0, world: int = 1) -> None:
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
         self.batches = cut(order[rank::world], -(-batch_size // world))
 

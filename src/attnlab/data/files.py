@@ -46,9 +46,7 @@ def read_table(path: Path, header: Sequence[str] = ()) -> Table:
     extension, wrong number of fields.
     """
     if not path.is_file():
-        raise UserError(
-            f"no file {path} (relative paths start at the current directory, {Path.cwd()})"
-        )
+        raise UserError(f"no file {path} (relative paths start at the current directory, {Path.cwd()})")
     packed = path.suffix if path.suffix in (".gz", ".bz2") else ""
     extension = Path(path.name.removesuffix(packed)).suffix.lower()
     if extension not in EXTENSIONS:
@@ -113,8 +111,7 @@ def _csv_records(path: Path, text: str) -> Records:
             start = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {start}: not valid CSV ({error}): a quotation mark inside a quoted "
-            "field is written twice"
+            f"{path}, line {start}: not valid CSV ({error}): a quotation mark inside a quoted field is written twice"
         ) from error
     finally:
         csv.field_size_limit(limit)
@@ -139,10 +136,7 @@ def _delimited(path: Path, records: Records, header: Sequence[str]) -> Table:
         if not least <= len(fields) <= most:
             expected = str(most) if least == most else f"{least} to {most}"
             found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-            raise UserError(
-                f"{path}, line {number}: {found} where {expected} are expected "
-                f"({', '.join(columns)})"
-            )
+            raise UserError(f"{path}, line {number}: {found} where {expected} are expected ({', '.join(columns)})")
         rows.append(fields if len(fields) == most else [*fields, *[None] * (most - len(fields))])
         lines.append(number)
     return Table(name=str(path), columns=columns, rows=rows, lines=lines)
@@ -182,9 +176,7 @@ def _json(path: Path, text: str) -> Table:
             )
         columns.update(dict.fromkeys(record))
     rows: list[Sequence[Any]] = [[record.get(name) for name in columns] for _, record in records]
-    return Table(
-        name=str(path), columns=tuple(columns), rows=rows, lines=[n for n, _ in records], unit=unit
-    )
+    return Table(name=str(path), columns=tuple(columns), rows=rows, lines=[n for n, _ in records], unit=unit)
 
 
 def _parquet(path: Path) -> Table:

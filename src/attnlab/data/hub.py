@@ -20,18 +20,16 @@ def hub_tables(hub: HubSpec, pairs: bool) -> tuple[dict[str, Table], str]:
     names.
     """
     name = f"{hub.path}{f'/{hub.name}' if hub.name else ''}"
-    online = _reachable()
+    online = reachable()
     try:
-        with _offline_unless(online):
+        with offline_unless(online):
             found = datasets.load_dataset(hub.path, hub.name)
     except Exception as error:  # the Hub's client raises whatever its transport does
         state = "" if online else "not reachable, and not in the datasets cache: "
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return {}, f"the Hugging Face Hub, {name}: {state}{reason[0][:200]}"
     tables = {
-        ours: _table(found[theirs], f"hub:{name}/{theirs}")
-        for ours, theirs in hub.splits.items()
-        if theirs in found
+        ours: _table(found[theirs], f"hub:{name}/{theirs}") for ours, theirs in hub.splits.items() if theirs in found
     }
     if "train" not in tables:
         return (
@@ -58,7 +56,8 @@ def _table(split: datasets.Dataset, name: str) -> Table:
     )
 
 
-def _reachable() -> bool:
+def reachable() -> bool:
+    """Whether the Hub answers, within seconds."""
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return False
     if any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -73,8 +72,11 @@ def _reachable() -> bool:
 
 
 @contextmanager
-def _offline_unless(online: bool) -> Iterator[None]:
-    # the client retries for a minute unless it is told that there is no network
+def offline_unless(online: bool) -> Iterator[None]:
+    """Keep the Hub's clients to their caches within the block when there is no network.
+
+    They would retry for a minute otherwise.
+    """
     before = huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     if not online:
         huggingface_hub.constants.HF_HUB_OFFLINE = True

@@ -42,9 +42,7 @@ def load_examples(spec: DataSpec) -> Examples:
         rows[split], empty = select(found.tables[split], spec, split, found.names[split])
         if empty:
             fate = "dropped" if split == "train" else "kept, as an empty text"
-            notes.append(
-                f"{split}: {_rows(empty)} with an empty text {fate} ({found.tables[split].name})"
-            )
+            notes.append(f"{split}: {_rows(empty)} with an empty text {fate} ({found.tables[split].name})")
         notes += _quoted(rows[split], spec, split)
     labels: tuple[str, ...] = ()
     if spec.kind == "classification":
@@ -117,19 +115,14 @@ def _strata(part: datasets.Dataset, spec: DataSpec, size: int) -> list[int]:
     return labels if spec.kind == "classification" else number_strata(labels, bins=min(10, size))
 
 
-def _hold_out(
-    parts: Mapping[str, datasets.Dataset], spec: DataSpec, notes: list[str]
-) -> dict[str, datasets.Dataset]:
+def _hold_out(parts: Mapping[str, datasets.Dataset], spec: DataSpec, notes: list[str]) -> dict[str, datasets.Dataset]:
     train = parts["train"]
     if len(train) < 2:
         raise UserError("one training example is too few to hold any out: give data.val=FILE")
     size = max(1, round(len(train) / 10))
     val = stratified(_strata(train, spec, size), size)
     chosen = set(val)
-    notes.append(
-        f"no validation data given: {_rows(size)} (10 %, stratified, always the same) held out "
-        "of train"
-    )
+    notes.append(f"no validation data given: {_rows(size)} (10 %, stratified, always the same) held out of train")
     rest = [index for index in range(len(train)) if index not in chosen]
     return {**parts, "train": train.select(rest), "val": train.select(val)}
 
@@ -139,9 +132,7 @@ def _fingerprint(parts: Mapping[str, datasets.Dataset], labels: tuple[str, ...])
     for split in sorted(parts):
         part = parts[split]
         digest.update(f"\n{split} {len(part)}\n".encode())
-        columns = [
-            list(part[name]) for name in ("text", "text_pair", "label") if name in part.features
-        ]
+        columns = [list(part[name]) for name in ("text", "text_pair", "label") if name in part.features]
         for row in zip(*columns, strict=True):
             digest.update(json.dumps(row).encode() + b"\n")
     return digest.hexdigest()

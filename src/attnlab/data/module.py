@@ -65,9 +65,7 @@ class TextDataModule(pl.LightningDataModule):
         self.max_length = min(spec.max_length, self.limit)
         least = tokenizer.num_special_tokens_to_add(pair=spec.text_pair is not None) + 1
         if self.max_length < least:
-            raise UserError(
-                f"data.max_length={spec.max_length} leaves no room for text: at least {least}"
-            )
+            raise UserError(f"data.max_length={spec.max_length} leaves no room for text: at least {least}")
         self._examples: Examples | None = None
         self.truncated: dict[str, int] = {}
         self.tokens: dict[str, datasets.Dataset] = {}
@@ -105,8 +103,7 @@ class TextDataModule(pl.LightningDataModule):
         ]
         if self.spec.max_length > self.max_length:
             notes.append(
-                f"data.max_length={self.spec.max_length} is more than the model can read: "
-                f"{self.max_length} used"
+                f"data.max_length={self.spec.max_length} is more than the model can read: {self.max_length} used"
             )
         self.notes = (*examples.notes, *notes)
 
@@ -114,9 +111,7 @@ class TextDataModule(pl.LightningDataModule):
         """Length-grouped batches; the epoch is taken from the trainer and from `set_epoch`."""
         rank, world = _place()
         part = self._part("train")
-        batches = TrainBatches(
-            list(part["length"]), self.spec.batch_size, seed=self.seed, rank=rank, world=world
-        )
+        batches = TrainBatches(list(part["length"]), self.spec.batch_size, seed=self.seed, rank=rank, world=world)
         if self.trainer is not None:
             batches.set_epoch(self.trainer.current_epoch)
         return self._loader(part, batches)
@@ -142,21 +137,15 @@ class TextDataModule(pl.LightningDataModule):
     def _part(self, split: str) -> datasets.Dataset:
         self._load()
         if split not in self.tokens:
-            raise UserError(
-                f"task={self.spec.task} has no {split} data here; there is {', '.join(self.tokens)}"
-            )
+            raise UserError(f"task={self.spec.task} has no {split} data here; there is {', '.join(self.tokens)}")
         return self.tokens[split]
 
-    def _loader(
-        self, part: datasets.Dataset, batches: TrainBatches | EvalBatches
-    ) -> DataLoader[Batch]:
+    def _loader(self, part: datasets.Dataset, batches: TrainBatches | EvalBatches) -> DataLoader[Batch]:
         kept = [c for c in part.column_names if c not in ("length", "cut")]
         return DataLoader(
             _Weighted(part.select_columns(kept)),
             batch_sampler=batches,
-            collate_fn=partial(
-                collate, pad_id=int(self.tokenizer.pad_token_id), longest=self.limit
-            ),
+            collate_fn=partial(collate, pad_id=int(self.tokenizer.pad_token_id), longest=self.limit),
             num_workers=self.spec.workers,
             persistent_workers=self.spec.workers > 0,
             pin_memory=torch.cuda.is_available(),

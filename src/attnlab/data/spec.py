@@ -77,9 +77,7 @@ class DataSpec:
             kind=check_kind(task.get("kind")),
             dataset=_text(task.get("dataset")),
             files={split: _alternatives(own[split]) for split in SPLITS if own.get(split)},
-            given={
-                split: Path(str(data[split])).expanduser() for split in SPLITS if data.get(split)
-            },
+            given={split: Path(str(data[split])).expanduser() for split in SPLITS if data.get(split)},
             header=tuple(str(name) for name in task.get("header") or ()),
             wheel=_text(task.get("wheel")),
             hub=_hub(task.get("hub")),

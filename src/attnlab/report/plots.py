@@ -29,9 +29,7 @@ def density_figure(attention: Mapping[str, float]) -> Figure:
 
     Raises ValueError when it holds no density by layer.
     """
-    layers = {
-        int(match[1]): value for key, value in attention.items() if (match := LAYER.match(key))
-    }
+    layers = {int(match[1]): value for key, value in attention.items() if (match := LAYER.match(key))}
     if not layers:
         raise ValueError("no density by layer among the attention metrics")
     figure, axes = _framed(width=max(4.2, 1.6 + 0.5 * len(layers)))
@@ -81,9 +79,7 @@ def density_over_time(metrics_csv: Path) -> Figure:
     _label_ends(axes, ends)
     axes.set_xlabel("training step", fontsize=9, color=INK)
     axes.set_ylabel("share of pairs with p > 0", fontsize=9, color=INK)
-    axes.set_title(
-        "Attention density during training", fontsize=11, color=INK, loc="left", weight="bold"
-    )
+    axes.set_title("Attention density during training", fontsize=11, color=INK, loc="left", weight="bold")
     return figure
 
 
@@ -100,9 +96,7 @@ def density_curves(metrics_csv: Path) -> dict[int | None, Curve]:
     return curves
 
 
-def save_plots(
-    run_dir: Path, attention: Mapping[str, float], probes: Sequence[Probe] = ()
-) -> list[Path]:
+def save_plots(run_dir: Path, attention: Mapping[str, float], probes: Sequence[Probe] = ()) -> list[Path]:
     """Write what can be drawn of a run to run_dir/plots/ and return the files."""
     folder = run_dir / "plots"
     figures: dict[str, Figure] = {}

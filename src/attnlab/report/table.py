@@ -13,7 +13,6 @@ from rich.text import Text
 Metrics = Mapping[str, Mapping[str, float]]
 
 SPLITS = ("train", "val", "test")
-COSTS = ("seconds", "examples_per_second", "epochs", "steps", "peak_memory_mb")
 BAR_WIDTH = 16
 WIDTH = 80
 ABSENT = "-"
@@ -55,10 +54,9 @@ def metrics_table(rows: Sequence[Mapping[str, object]], *, title: str | None = N
 
 
 def _scores(metrics: Metrics) -> Table | None:
-    scores = {
-        split: {k: v for k, v in metrics.get(split, {}).items() if k not in COSTS}
-        for split in SPLITS
-    }
+    scored = {name for split in ("val", "test") for name in metrics.get(split, {})}
+    # The train part holds costs, too; a score of it is what other splits also have.
+    scores = {split: {k: v for k, v in metrics.get(split, {}).items() if k in scored} for split in SPLITS}
     splits = [split for split in SPLITS if scores[split]]
     if not splits:
         return None

@@ -72,9 +72,7 @@ def build_metrics(spec: TaskSpec) -> MetricCollection:
     built: dict[str, Metric | MetricCollection] = {}
     for name in spec.metrics:
         if name not in known:
-            raise UserError(
-                f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}"
-            )
+            raise UserError(f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}")
         if spec.kind == "classification":
             built[name] = _CLASSIFICATION[name](spec.num_outputs)
         else:

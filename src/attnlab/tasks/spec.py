@@ -36,6 +36,4 @@ class TaskSpec:
         """labels: `Examples.labels`. Without metrics in the config, the kind's usual ones."""
         kind = check_kind(task.get("kind"))
         metrics = tuple(str(m) for m in (task.get("metrics") or DEFAULT_METRICS[kind]))
-        return cls(
-            name=str(task.get("name", "custom")), kind=kind, labels=tuple(labels), metrics=metrics
-        )
+        return cls(name=str(task.get("name", "custom")), kind=kind, labels=tuple(labels), metrics=metrics)

@@ -1,7 +1,6 @@
 """What watches a training: speed and memory, and checkpoints that survive a kill."""
 
 import math
-import os
 import resource
 import sys
 import time
@@ -82,13 +81,11 @@ class Meter(Callback):
 class WholeCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place and moves it there, so that a kill leaves the old one whole."""
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         final = Path(path)
         draft = final.with_name(f".{final.name}.tmp")
         super().save_checkpoint(checkpoint, draft, storage_options)
-        os.replace(draft, final)
+        draft.replace(final)
 
 
 def build_checkpoint(run_dir: Path, task: TaskSpec) -> ModelCheckpoint:

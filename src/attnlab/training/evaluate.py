@@ -12,15 +12,13 @@ from ..data.module import TextDataModule
 from ..data.spec import DataSpec
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
-from .models import load_tokenizer, longest_input
+from .models import label_names, load_tokenizer, longest_input
 from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import read_config
 
 
-def evaluate(
-    run: Path, split: str = "test", data: Mapping[str, object] | None = None
-) -> dict[str, float]:
+def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None = None) -> dict[str, float]:
     """Metrics and loss of the model in run folder `run` on `split` (val or test), with what its attention did.
 
     `data` overrides keys of the run's `data` group (root, test, ...). Raises UserError for a folder that is no
@@ -32,8 +30,7 @@ def evaluate(
     settings["data"].update(data or {})
     model = load(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
-    names = model.config.id2label
-    labels = tuple(names[i] for i in range(len(names))) if spec.kind == "classification" else ()
+    labels = label_names(model) if spec.kind == "classification" else ()
     spec = replace(spec, labels=labels or None)  # the run's labels, whatever the data now holds
     module_data = TextDataModule(
         spec,

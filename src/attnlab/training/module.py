@@ -57,9 +57,7 @@ class FineTuner(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         # Every epoch starts from its own seed, so that a resumed run draws what an unbroken one would have drawn.
-        torch.manual_seed(
-            int(self.settings["seed"]) * 100_003 + self.current_epoch * 1_009 + self.global_rank
-        )
+        torch.manual_seed(int(self.settings["seed"]) * 100_003 + self.current_epoch * 1_009 + self.global_rank)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         ratio = float(self.settings["attn"].get("warmup_ratio") or 0.0)
@@ -160,7 +158,9 @@ class FineTuner(pl.LightningModule):
         metrics = self.scores[split]
         assert isinstance(metrics, MetricCollection)
         metrics.update(predicted, batch["labels"])
-        self.losses[split].update(self.example_losses(logits, batch["labels"]))
+        loss = self.losses[split]
+        assert isinstance(loss, MeanMetric)
+        loss.update(self.example_losses(logits, batch["labels"]))
         if self.trainer.state.fn != TrainerFn.FITTING:
             self.rows[split].extend(self._rows(batch, logits, predicted))
 

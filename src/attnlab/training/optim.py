@@ -19,9 +19,7 @@ def build_optimizer(model: nn.Module, optim: Mapping[str, Any]) -> torch.optim.A
     return torch.optim.AdamW(groups, lr=float(optim["lr"]), fused=True)
 
 
-def linear_schedule(
-    optimizer: torch.optim.Optimizer, *, total_steps: int, warmup_ratio: float
-) -> LambdaLR:
+def linear_schedule(optimizer: torch.optim.Optimizer, *, total_steps: int, warmup_ratio: float) -> LambdaLR:
     """Factor on the learning rate: up from 0 to 1 over the warm-up share of the steps, then down to 0 at the end."""
     warmup = int(total_steps * warmup_ratio)
 

@@ -14,7 +14,7 @@ from ..data.files import read_table
 from ..data.spec import DataSpec
 from ..errors import UserError, closest
 from ..tasks.metrics import predictions
-from .models import load_tokenizer, longest_input
+from .models import label_names, load_tokenizer, longest_input
 from .run_folder import read_config
 
 BATCH = 64
@@ -38,9 +38,7 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     count = 0
     with output.open("w", encoding="utf-8") if isinstance(output, Path) else nullcontext(output) as out:
         for batch in _batches(rows):
-            for row, answer in zip(
-                batch, _answers(model, tokenizer, batch, columns, limit, spec.kind), strict=True
-            ):
+            for row, answer in zip(batch, _answers(model, tokenizer, batch, columns, limit, spec.kind), strict=True):
                 out.write(json.dumps({"id": row.get("id", count)} | answer, ensure_ascii=False) + "\n")
                 count += 1
             out.flush()
@@ -58,20 +56,18 @@ def _answers(
     kind: str,
 ) -> list[Row]:
     texts = [[str(row[column]) for row in batch] for column in columns]
-    encoded = tokenizer(
-        *texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt"
-    )
+    encoded = tokenizer(*texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt")
     with torch.no_grad():
         logits = model(**encoded.to(model.device)).logits.float()
     values = predictions(logits, kind).tolist()
     if kind == "regression":
         return [{"prediction": value} for value in values]
-    names = model.config.id2label
+    names = label_names(model)
     shares = logits.softmax(-1).tolist()
     return [
         {
             "prediction": names[value],
-            "probabilities": {names[i]: share for i, share in enumerate(row)},
+            "probabilities": dict(zip(names, row, strict=True)),
         }
         for value, row in zip(values, shares, strict=True)
     ]
@@ -133,5 +129,3 @@ def _present(there: tuple[str, ...], columns: list[str], where: str) -> list[str
             raise UserError(f"{where} has no {column!r}{closest(column, there)}")
         found.append(name)
     return found
-
-

@@ -1,7 +1,7 @@
 """The run folder: what a run leaves behind, each file written whole or not at all.
 
-    config.yaml       resolved config, plain values        metrics.json    final numbers
-    status.json       running | done | failed | interrupted    provenance.json   where the numbers come from
+config.yaml       resolved config, plain values        metrics.json    final numbers
+status.json       running | done | failed | interrupted    provenance.json   where the numbers come from
 """
 
 import hashlib
@@ -110,10 +110,20 @@ def _revision() -> str | None:
     here = Path(__file__).parent
     try:
         head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            ["git", "rev-parse", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         ).stdout.strip()
         dirty = subprocess.run(
-            ["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            ["git", "status", "--porcelain"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +110,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     data_spec = DataSpec.from_config(settings["task"], settings["data"])
     tokenizer = load_tokenizer(settings["model"]["name"])
     positions = longest_input(load_config(settings["model"]["name"]))
-    data = TextDataModule(
-        data_spec, tokenizer, seed=settings["seed"], model_limit=positions
-    )
+    data = TextDataModule(data_spec, tokenizer, seed=settings["seed"], model_limit=positions)
     data.prepare_data()
     data.setup()
     assert data.examples is not None
@@ -144,17 +142,12 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     module = FineTuner(model, task, settings)
 
     started = time.perf_counter()
-    _interruptible(trainer, lambda: trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True))
+    _interruptible(trainer, trainer.fit, module, data, ckpt_path=checkpoint, weights_only=True)
     best_path = best.best_model_path or None
     metrics: Metrics = {}
     for split, run in (("val", trainer.validate), ("test", trainer.test)):
         if split in data.examples.splits:
-            _interruptible(
-                trainer,
-                lambda run=run: run(
-                    module, datamodule=data, ckpt_path=best_path, weights_only=True, verbose=False
-                ),
-            )
+            _interruptible(trainer, run, module, datamodule=data, ckpt_path=best_path, weights_only=True, verbose=False)
             metrics[split] = _values(trainer, split)
             best_path = None
             if split == "val":
@@ -166,9 +159,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         for split, rows in module.rows.items():
             if rows:
                 write_rows(folder / "predictions" / f"{split}.jsonl", rows)
-        origin = provenance(
-            settings, data_source=data.examples.source, fingerprint=data.examples.fingerprint
-        )
+        origin = provenance(settings, data_source=data.examples.source, fingerprint=data.examples.fingerprint)
         write_json(folder / "provenance.json", origin | {"wall_seconds": metrics["train"]["wall_seconds"]})
         write_json(folder / "metrics.json", metrics)
     trainer.strategy.barrier()
@@ -190,9 +181,7 @@ def _worth_compiling(options: Mapping[str, Any], steps: int) -> bool:
     return bool(wanted)
 
 
-def _build_trainer(
-    settings: Mapping[str, Any], folder: Path, watchers: list[Callback], *, resumed: bool
-) -> pl.Trainer:
+def _build_trainer(settings: Mapping[str, Any], folder: Path, watchers: list[Callback], *, resumed: bool) -> pl.Trainer:
     options = settings["trainer"]
     accelerator = options["accelerator"]
     if accelerator == "gpu" and not torch.cuda.is_available():
@@ -231,10 +220,10 @@ def _build_trainer(
     )
 
 
-def _interruptible(trainer: pl.Trainer, run: Any) -> None:
+def _interruptible(trainer: pl.Trainer, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Run a stage of the trainer; a Ctrl-C, which Lightning turns into an exit, is a KeyboardInterrupt again."""
     try:
-        run()
+        run(*args, **kwargs)
     except SystemExit as error:
         if isinstance(error, SIGTERMException):
             raise

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..attention.spec import AttentionSpec
 from ..errors import UserError
 from ..transforms import build_transform
-from ..attention.spec import AttentionSpec
 
 Check = Callable[[Any], bool]
 

@@ -1,6 +1,6 @@
 """alpha-entmax: the family between softmax (alpha = 1) and sparsemax (alpha = 2)."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -135,8 +135,7 @@ def entmax15(scores: Tensor, keep: Tensor | None = None) -> Tensor:
     = may be attended. Returns probabilities of the same shape and dtype; a row with no key kept is all zeros.
     Gradient: u (g - sum(u g) / sum(u)) with u = sqrt(p).
     """
-    result: Tensor = _Entmax15.apply(scores, keep)
-    return result
+    return cast(Tensor, _Entmax15.apply(scores, keep))  # type: ignore[no-untyped-call]
 
 
 def entmax(scores: Tensor, keep: Tensor | None = None, *, alpha: float | Tensor = 1.5) -> Tensor:
@@ -148,8 +147,7 @@ def entmax(scores: Tensor, keep: Tensor | None = None, *, alpha: float | Tensor 
     Raises ValueError for a number outside [1, 2]; a tensor must hold values in (1, 2].
     """
     if isinstance(alpha, Tensor):
-        result: Tensor = _Entmax.apply(scores, keep, alpha)
-        return result
+        return cast(Tensor, _Entmax.apply(scores, keep, alpha))  # type: ignore[no-untyped-call]
     if not 1 <= alpha <= 2:
         raise ValueError(f"entmax needs alpha in [1, 2], not {alpha}")
     if alpha - 1 < SMALLEST_EXCESS:
@@ -157,8 +155,7 @@ def entmax(scores: Tensor, keep: Tensor | None = None, *, alpha: float | Tensor 
     if alpha == 1.5:
         return entmax15(scores, keep)
     tensor = torch.full((1,) * scores.dim(), alpha, dtype=torch.float64, device=scores.device)
-    result = _Entmax.apply(scores, keep, tensor)
-    return result
+    return cast(Tensor, _Entmax.apply(scores, keep, tensor))  # type: ignore[no-untyped-call]
 
 
 class Entmax15(nn.Module):

@@ -1,6 +1,6 @@
 """sparsemax and sparsegen-lin: Euclidean projections of the scores onto the simplex."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,7 @@ def sparsemax(scores: Tensor, keep: Tensor | None = None) -> Tensor:
     be attended. Returns probabilities of the same shape and dtype; a row with no key kept is all zeros. Gradient: on
     the support S, g - mean_S(g).
     """
-    result: Tensor = _Projection.apply(scores, keep, 1.0)
-    return result
+    return cast(Tensor, _Projection.apply(scores, keep, 1.0))  # type: ignore[no-untyped-call]
 
 
 def sparsegen(scores: Tensor, keep: Tensor | None = None, *, lam: float = 0.0) -> Tensor:
@@ -72,8 +71,7 @@ def sparsegen(scores: Tensor, keep: Tensor | None = None, *, lam: float = 0.0) -
     """
     if not lam < 1:
         raise ValueError(f"sparsegen needs lam < 1, not {lam}")
-    result: Tensor = _Projection.apply(scores, keep, 1.0 / (1.0 - lam))
-    return result
+    return cast(Tensor, _Projection.apply(scores, keep, 1.0 / (1.0 - lam)))  # type: ignore[no-untyped-call]
 
 
 class Sparsemax(nn.Module):

@@ -41,10 +41,18 @@ def main(argv: Sequence[str]) -> int:
     if table not in (*TABLES, "all"):
         raise UserError(f"unknown table {table!r}{closest(table, (*TABLES, 'all'))}")
     options = parse(words)
-    results = run_tables(TABLES if table == "all" else (table,), options)
+    import torch  # here, because it takes seconds to import
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads or before)
+    try:
+        results = run_tables(TABLES if table == "all" else (table,), options)
+        machine = machine_line(options)
+    finally:
+        torch.set_num_threads(before)
     if options.json is not None:
         numbers = {result.name: result.numbers for result in results}
-        page = {"machine": machine_line(options), "tables": numbers}
+        page = {"machine": machine, "tables": numbers}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(page, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -52,8 +60,6 @@ def main(argv: Sequence[str]) -> int:
 
 def run_tables(tables: Sequence[str], options: BenchOptions) -> list[Result]:
     """Measure and print one table after the other."""
-    import torch
-
     from attnlab.report.bench import memory, step, trainer
 
     measures: dict[str, Callable[[BenchOptions], Result]] = {
@@ -61,8 +67,6 @@ def run_tables(tables: Sequence[str], options: BenchOptions) -> list[Result]:
         "memory": memory.measure,
         "trainer": trainer.measure,
     }
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     console = Console(width=None if sys.stdout.isatty() else 100)
     results = []
     for name in tables:

@@ -65,16 +65,12 @@ def epoch(config: Mapping[str, Any]) -> dict[str, float]:
         return tokenizer(rows["text"], *pair, truncation=True, max_length=limit)
 
     splits = {
-        split: part.map(encode, batched=True).select_columns(
-            ["label", *(n for n in tokenizer.model_input_names)]
-        )
+        split: part.map(encode, batched=True).select_columns(["label", *(n for n in tokenizer.model_input_names)])
         for split, part in examples.splits.items()
         if split in ("train", "val")
     }
     torch.manual_seed(int(config["seed"]))
-    model = AutoModelForSequenceClassification.from_pretrained(
-        model_source(name), num_labels=len(examples.labels)
-    )
+    model = AutoModelForSequenceClassification.from_pretrained(model_source(name), num_labels=len(examples.labels))
     clock = EpochClock()
     with tempfile.TemporaryDirectory(prefix="attnlab-bench-") as scratch:
         trainer = Trainer(
@@ -114,9 +110,7 @@ def _arguments(config: Mapping[str, Any], folder: str) -> TrainingArguments:
             disable_tqdm=True,
         )
     except ImportError as error:
-        raise UserError(
-            "the Hugging Face Trainer needs accelerate: pip install 'attnlab[dev]'"
-        ) from error
+        raise UserError("the Hugging Face Trainer needs accelerate: pip install 'attnlab[dev]'") from error
 
 
 if __name__ == "__main__":

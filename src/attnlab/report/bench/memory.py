@@ -46,9 +46,7 @@ def measure(options: BenchOptions, run: Measurement | None = None) -> Result:
         runs = {side: [run(side, length, options) for _ in range(rounds)] for side in SIDES}
         peaks = {side: median(run["step_mb"] for run in runs[side]) for side in SIDES}
         ratio = peaks["ours"] / peaks["eager"]
-        whole = {
-            side: median(run["step_mb"] + run["before_mb"] for run in runs[side]) for side in SIDES
-        }
+        whole = {side: median(run["step_mb"] + run["before_mb"] for run in runs[side]) for side in SIDES}
         whole_ratio = whole["ours"] / whole["eager"]
         cells = [f"{peaks[side]:,.0f} MB" for side in SIDES]
         rows.append([str(length), *cells, f"{ratio:.2f}", f"{whole_ratio:.2f}"])
@@ -57,12 +55,8 @@ def measure(options: BenchOptions, run: Measurement | None = None) -> Result:
             "ours/eager": ratio,
             "ours/eager, whole process": whole_ratio,
         }
-        targets.append(
-            Target(name=f"ours / eager at {length}", ratio=ratio, bound=MOST_OF_EAGER, at_most=True)
-        )
-    standing = median(
-        run["before_mb"] for part in numbers.values() for run in part["runs"]["eager"]
-    )
+        targets.append(Target(name=f"ours / eager at {length}", ratio=ratio, bound=MOST_OF_EAGER, at_most=True))
+    standing = median(run["before_mb"] for part in numbers.values() for run in part["runs"]["eager"])
     return Result(
         name="memory",
         title=f"Peak memory of a training step of {options.model}, batch {options.batch}",
@@ -99,7 +93,6 @@ def measure_in_a_process(side: str, length: int, options: BenchOptions) -> dict[
 
 def measure_here(side: str, length: int, options: BenchOptions) -> dict[str, float]:
     """Peak of one side's step in this process, in megabytes: step_mb on top of before_mb."""
-    torch.set_num_threads(options.threads or torch.get_num_threads())
     step = training_step(side, options)
     for warm_up in (TINY, TINY + 5, length):
         step(warm_up)
@@ -131,4 +124,6 @@ def _resident(field: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_here(sys.argv[1], int(sys.argv[2]), parse(sys.argv[3:]))))
+    given = parse(sys.argv[3:])
+    torch.set_num_threads(given.threads or torch.get_num_threads())
+    print(json.dumps(measure_here(sys.argv[1], int(sys.argv[2]), given)))

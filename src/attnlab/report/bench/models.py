@@ -60,8 +60,8 @@ def build(side: str, options: BenchOptions) -> PreTrainedModel:
     )
     if max(options.lengths) > longest_input(model.config):
         raise UserError(
-            f"lengths={max(options.lengths)} is more than the {longest_input(model.config)} tokens that "
-            f"{options.model} has positions for"
+            f"lengths={max(options.lengths)} is more than the {longest_input(model.config)} "
+            f"tokens that {options.model} has positions for"
         )
     nn.Module.to(model, device())
     model.train()
@@ -82,9 +82,7 @@ def training_step(side: str, options: BenchOptions) -> Step:
 
     def step(length: int) -> None:
         batch = random_batch(length, options.batch, int(model.config.vocab_size))
-        autocast: AbstractContextManager[Any] = (
-            nullcontext() if dtype is None else torch.autocast(where.type, dtype)
-        )
+        autocast: AbstractContextManager[Any] = nullcontext() if dtype is None else torch.autocast(where.type, dtype)
         with use_kernel("auto" if options.compile else "eager"):
             with autocast:
                 loss = model(**batch).loss
@@ -104,9 +102,7 @@ def random_batch(length: int, size: int, vocabulary: int) -> dict[str, Tensor]:
     mask = torch.ones(size, length, dtype=torch.long)
     mask[0, -min(PADDING, length - 1) :] = 0
     batch = {
-        "input_ids": torch.randint(
-            vocabulary // 2, vocabulary, (size, length), generator=generator
-        ),
+        "input_ids": torch.randint(vocabulary // 2, vocabulary, (size, length), generator=generator),
         "attention_mask": mask,
         "labels": torch.randint(0, 2, (size,), generator=generator),
     }
@@ -117,9 +113,7 @@ def _register_entmax() -> None:
     try:
         from entmax import sparsemax
     except ImportError as error:
-        raise UserError(
-            "the comparison needs the entmax package: pip install 'attnlab[dev]'"
-        ) from error
+        raise UserError("the comparison needs the entmax package: pip install 'attnlab[dev]'") from error
 
     def forward(
         module: nn.Module,

@@ -68,7 +68,9 @@ def machine_line(options: BenchOptions) -> str:
 
     dtype = str(autocast_dtype(options.precision) or torch.float32).removeprefix("torch.")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu()
-    return f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, {dtype}"
+    count = torch.get_num_threads()
+    threads = f"{count} thread{'s' if count > 1 else ''}"
+    return f"{device}, {threads}, torch {torch.__version__}, {dtype}"
 
 
 def _cpu() -> str:

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 
-def take_turns(
-    sides: Mapping[str, Callable[[], None]], *, rounds: int, warm_up: int
-) -> dict[str, list[float]]:
+def take_turns(sides: Mapping[str, Callable[[], None]], *, rounds: int, warm_up: int) -> dict[str, list[float]]:
     """Seconds of each side in each round: A B C, A B C, ... Warm-up rounds are run and not counted.
 
     The order turns by one from round to round, so that no side always follows the same one.

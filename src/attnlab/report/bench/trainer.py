@@ -55,8 +55,7 @@ def measure(options: BenchOptions) -> Result:
     ]
     return Result(
         name="trainer",
-        title=f"One epoch of {task}, {examples:,.0f} examples, {options.model}, "
-        f"batch {options.batch}",
+        title=f"One epoch of {task}, {examples:,.0f} examples, {options.model}, batch {options.batch}",
         columns=("", "examples/s", "ratio", "after 10 steps", "ratio", "val accuracy"),
         rows=rows,
         targets=[
