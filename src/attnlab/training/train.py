@@ -272,6 +272,8 @@ def _quieten() -> None:
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*Trying to infer the `batch_size`.*",
         ".*The number of training batches.*",
+        ".*It is recommended to use `self.log.*sync_dist=True.*",  # ours are synchronised metrics
+        ".*`broadcast_buffers` is deprecated.*",
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
     ):
         warnings.filterwarnings("ignore", message)
