@@ -21,6 +21,7 @@ SUBMODULE = "sparse_attention"
 WORKING = "BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT, ModernBERT, XLM-RoBERTa, CamemBERT"
 
 _calls: list[nn.Module] | None = None
+_every_mask = False
 
 
 def _attention_forward(
@@ -60,8 +61,23 @@ def _attention_forward(
     return result
 
 
+def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    if _every_mask:
+        kwargs["allow_is_bidirectional_skip"] = False
+    return sdpa_mask(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def give_every_mask() -> None:
+    """From now on in this process hand out a mask even where nothing is padded.
+
+    Compiled layers would otherwise be compiled twice, with and without one.
+    """
+    global _every_mask
+    _every_mask = True
+
+
 AttentionInterface.register(NAME, _attention_forward)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, _mask)
 
 
 def attention_modules(model: PreTrainedModel) -> list[nn.Module]:

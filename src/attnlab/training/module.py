@@ -18,6 +18,8 @@ from ..tasks.metrics import build_metrics, predictions
 from ..tasks.spec import TaskSpec
 from .optim import build_optimizer, linear_schedule
 
+STEPS_WORTH_RECOMPILING = 1000
+
 Batch = dict[str, Tensor]
 Row = dict[str, Any]
 
@@ -61,10 +63,13 @@ class FineTuner(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         ratio = float(self.settings["attn"].get("warmup_ratio") or 0.0)
-        steps = ratio * self.trainer.estimated_stepping_batches
+        total = self.trainer.estimated_stepping_batches
+        steps = ratio * total
         walk = min(1.0, self.global_step / steps) if steps >= 1 else 1.0
+        # Leaving the mixture out of the compiled layers means compiling them again: worth it for many steps only.
+        walking = walk < 1.0 or (steps >= 1 and total - steps < STEPS_WORTH_RECOMPILING)
         for core in cores(self.model):
-            core.walking = walk < 1.0 and not core.dense
+            core.walking = walking and not core.dense
             core.walk.fill_(walk)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..attention import cores
+from ..attention.attach import give_every_mask
 from ..attention.dropout import use_counter_dropout
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -33,6 +34,7 @@ def compile_layers(model: PreTrainedModel) -> None:
     All layers of a model share one compiled graph, so the cost is that of one layer. The names in the state dict
     stay as they are.
     """
+    give_every_mask()
     torch._dynamo.config.recompile_limit = 64  # variants: walking or not, measuring or not, kinds of layer
     for layer in encoder_layers(model):
         use_counter_dropout(layer)

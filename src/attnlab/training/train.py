@@ -215,6 +215,7 @@ def _build_trainer(settings: Mapping[str, Any], folder: Path, watchers: list[Cal
         enable_progress_bar=options["progress_bar"],
         enable_model_summary=False,
         num_sanity_val_steps=1,
+        inference_mode=False,  # its tensors count as another kind, and compiled layers would be compiled again
         log_every_n_steps=10,
         use_distributed_sampler=False,
     )
