@@ -3,9 +3,11 @@
 import csv
 import json
 import math
+import os
 
 import pytest
 import torch
+import yaml
 from sklearn.metrics import accuracy_score
 from transformers import AutoTokenizer
 
@@ -260,3 +262,18 @@ def test_attention_walks_from_softmax_to_sparse_and_evaluation_is_always_sparse(
     assert walks == sorted(walks)
     assert walks[6:] == [1.0] * 6
     assert [walking for walking, _ in seen] == [walk < 1 for walk in walks]
+
+
+def test_a_folder_in_which_another_process_trains_is_left_alone(make_config, tmp_path):
+    import socket
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    noted = {"status": "running", "host": socket.gethostname(), "pid": os.getpid()}
+    (folder / "status.json").write_text(json.dumps(noted))
+    (folder / "config.yaml").write_text(yaml.safe_dump(make_config()))
+    with pytest.raises(UserError, match="another process is training"):
+        train(make_config(), folder)
+    assert find_unfinished(make_config(), tmp_path) is None
+    (folder / "status.json").write_text(json.dumps(noted | {"pid": 2**22 + 1}))  # that process is gone
+    assert find_unfinished(make_config(), tmp_path) == folder

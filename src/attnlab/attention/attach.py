@@ -64,7 +64,7 @@ def _attention_forward(
 def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
     if _every_mask:
         kwargs["allow_is_bidirectional_skip"] = False
-    return sdpa_mask(*args, **kwargs)  # type: ignore[no-any-return]
+    return sdpa_mask(*args, **kwargs)
 
 
 def give_every_mask() -> None:

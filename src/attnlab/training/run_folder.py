@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
 import time
@@ -72,7 +73,13 @@ def write_status(run_dir: Path, status: str, error: str | None = None) -> None:
     """status: running, done, failed or interrupted."""
     write_json(
         run_dir / "status.json",
-        {"status": status, "error": error, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
+        {
+            "status": status,
+            "error": error,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        },
     )
 
 
@@ -81,6 +88,18 @@ def read_status(run_dir: Path) -> str | None:
         return str(json.loads((run_dir / "status.json").read_text())["status"])
     except (OSError, ValueError, KeyError):
         return None
+
+
+def is_alive(run_dir: Path) -> bool:
+    """Whether a process on this machine is training in `run_dir` right now."""
+    try:
+        noted = json.loads((run_dir / "status.json").read_text())
+        if noted["status"] != "running" or noted["host"] != socket.gethostname():
+            return False
+        os.kill(int(noted["pid"]), 0)
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
 
 
 def same_experiment(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -95,7 +114,7 @@ def find_unfinished(config: DictConfig | Mapping[str, Any], root: Path = Path("o
     wanted = plain(config)
     found = sorted(root.glob("**/status.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found:
-        if read_status(path.parent) not in UNFINISHED:
+        if read_status(path.parent) not in UNFINISHED or is_alive(path.parent):
             continue
         try:
             if same_experiment(read_config(path.parent), wanted):

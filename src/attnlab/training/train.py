@@ -29,7 +29,7 @@ from .loggers import build_loggers, finish_wandb
 from .models import build_model, load_config, load_tokenizer, longest_input, save_model
 from .module import FineTuner
 from .precision import resolve_precision
-from .run_folder import plain, provenance, write_config, write_json, write_rows, write_status
+from .run_folder import is_alive, plain, provenance, write_config, write_json, write_rows, write_status
 from .speed import compile_layers, keep_freed_memory
 from .validate import validate
 
@@ -67,6 +67,8 @@ def train(
     folder = folder.resolve()
     first = _is_first_process()
     if first:
+        if is_alive(folder):
+            raise UserError(f"another process is training in {folder} right now: wait for it, or stop it")
         write_config(folder, settings)
         write_status(folder, "running")
     failed = True
