@@ -1,10 +1,12 @@
 """The command line as a user meets it, short of training: words, messages, exit codes."""
 
+import gc
 import json
 import os
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnlab.cli.from_run import _lines
 from attnlab.cli.overrides import MAX_FOLDER_NAME, check, job_folder
 from attnlab.cli.resume import newest_runs, resume_target, resumed_config
+from attnlab.cli.train import _let_go
 from attnlab.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -163,6 +167,54 @@ def test_predict_names_the_input_file_that_is_missing(tmp_path: Path) -> None:
     done = attnlab("predict", f"run={run}", "input=none.jsonl", cwd=tmp_path)
     assert done.returncode == 2
     assert "input=none.jsonl: there is no such file" in done.stderr
+
+
+def test_predict_does_not_write_over_its_own_input(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    (tmp_path / "a.csv").write_text("text\na fine film\n")
+    done = attnlab("predict", f"run={run}", "input=a.csv", "output=./a.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is the input itself" in done.stderr
+    assert (tmp_path / "a.csv").read_text() == "text\na fine film\n"
+
+
+def test_a_txt_file_is_read_as_lines_without_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\nsecond\n")
+    with _lines(path) as texts:
+        assert not isinstance(texts, Path)
+        assert texts.read() == "first\nsecond\n"
+
+
+def test_evaluate_knows_the_splits_that_it_can_score(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    done = attnlab("evaluate", f"run={run}", "split=train", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "unknown split 'train'" in done.stderr
+    assert "One of: test, val" in done.stderr
+
+
+def test_a_failed_jobs_error_holds_no_model(tmp_path: Path) -> None:
+    class Model:
+        pass
+
+    def job() -> None:
+        model = Model()
+        seen.append(weakref.ref(model))
+        raise ValueError("out of memory")
+
+    seen: list[weakref.ref[Model]] = []
+    try:
+        try:
+            job()
+        except ValueError as cause:
+            raise RuntimeError("the job failed") from cause
+    except RuntimeError as error:
+        kept = error
+    assert seen[0]() is not None
+    _let_go(kept)
+    gc.collect()
+    assert seen[0]() is None
 
 
 def test_a_group_cannot_change_when_resuming(tmp_path: Path) -> None:

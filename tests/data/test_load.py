@@ -79,6 +79,15 @@ def test_without_validation_data_a_stratified_tenth_is_held_out_and_said(tmp_pat
     assert again.fingerprint == got.fingerprint
 
 
+def test_the_only_example_of_a_class_stays_in_train(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"t{i},{'pos' if i % 2 else 'neg'}\n" for i in range(40)) + "x,rare\n")
+    got = load("custom", train=path)
+    assert got.labels == ("neg", "pos", "rare")
+    assert set(got.splits["train"]["label"]) == {0, 1, 2}
+    assert set(got.splits["val"]["label"]) == {0, 1}
+
+
 def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\n" + "".join(f"t{i},{i % 11}\n" for i in range(44)))

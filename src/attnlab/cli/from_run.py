@@ -1,7 +1,9 @@
 """Commands that need a run folder and nothing else: evaluate and predict."""
 
+import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -21,8 +23,8 @@ Scores a trained run again, on its own data or on other files:
 PREDICT_HELP = """\
 usage: attnlab predict run=FOLDER [input=FILE|-] [output=FILE|-]
 
-Labels each row of a jsonl, csv, tsv or txt file (one text a line); - means
-standard input or output, and is the default of both:
+Labels each row of a jsonl, csv, tsv or parquet file or each line of a txt file;
+- means standard input or output, and is the default of both:
   attnlab predict run=FOLDER input=new.jsonl output=labelled.jsonl
   echo "a fine film" | attnlab predict run=FOLDER
 """
@@ -36,8 +38,8 @@ def evaluate_command(argv: Sequence[str]) -> int:
     given = _arguments(argv, ["run", "split", *(f"data.{key}" for key in data_keys)])
     run = _run_of(given, "evaluate")
     split = given.get("split", "test")
-    if split not in ("test", "val", "train"):
-        raise UserError(f"unknown split {split!r}{closest(split, ('test', 'val', 'train'))}")
+    if split not in ("test", "val"):
+        raise UserError(f"unknown split {split!r}{closest(split, ('test', 'val'))}")
     data = {key.removeprefix("data."): yaml.safe_load(value) for key, value in given.items() if key.startswith("data.")}
     from attnlab.training.evaluate import evaluate  # here, because it takes seconds to import
 
@@ -60,9 +62,18 @@ def predict_command(argv: Sequence[str]) -> int:
     target = _stream(given.get("output", "-"), sys.stdout)
     if isinstance(target, Path) and not target.parent.is_dir():
         raise UserError(f"output={target}: there is no folder {target.parent}")
+    if isinstance(source, Path) and isinstance(target, Path) and target.exists() and target.samefile(source):
+        raise UserError(f"output={target} is the input itself, which would be lost: name another file")
     from attnlab.training.predict import predict  # here, because it takes seconds to import
 
-    rows = predict(run, source, target)
+    try:
+        with _lines(source) as texts:
+            rows = predict(run, texts, target)
+    except UnicodeDecodeError as error:
+        name = "standard input" if source is sys.stdin else source
+        raise UserError(
+            f"{name} is not UTF-8 ({error.reason} in {error.object[:40]!r}): convert it with iconv"
+        ) from error
     where = target if isinstance(target, Path) else "standard output"
     print(f"{rows} predictions written to {where}", file=sys.stderr)
     return 0
@@ -90,6 +101,21 @@ def _run_of(given: dict[str, str], command: str) -> Path:
     if "run" not in given:
         raise UserError(f"which run? attnlab {command} run=FOLDER (a folder that train made)")
     return require_run(Path(given["run"]))
+
+
+@contextmanager
+def _lines(source: TextIO | Path) -> Iterator[TextIO | Path]:
+    """Standard input and a txt file as a stream of lines, strictly UTF-8; a table's file stays a path."""
+    if isinstance(source, Path):
+        if source.suffix.lower() != ".txt":
+            yield source
+            return
+        with source.open(encoding="utf-8-sig") as stream:
+            yield stream
+        return
+    if isinstance(source, io.TextIOWrapper):
+        source.reconfigure(encoding="utf-8-sig", errors="strict")
+    yield source
 
 
 def _stream(word: str, standard: TextIO) -> TextIO | Path:

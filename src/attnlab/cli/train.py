@@ -1,10 +1,13 @@
 """attnlab train: one run, a sweep (-m), or a resumed run."""
 
 import argparse
+import logging
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import hydra
@@ -88,6 +91,7 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
             jobs.append(_run_job(cfg))
         if jobs[-1].error is not None:
             report_failure(jobs[-1], errors)
+            _let_go(jobs[-1].error)
         if jobs[-1].status == "interrupted":
             raise KeyboardInterrupt
 
@@ -124,8 +128,16 @@ def _run_job(cfg: DictConfig) -> Job:
     return job
 
 
+def _let_go(error: BaseException | None) -> None:
+    """Empties the frames that the error holds: its model would stay in memory for the rest of the sweep."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 def _train(cfg: DictConfig, job: Job) -> None:
     from attnlab.report.run import train  # here, because it takes seconds to import
+    from attnlab.tasks.spec import TaskSpec
 
     try:
         result = train(cfg, job.folder)
@@ -133,9 +145,11 @@ def _train(cfg: DictConfig, job: Job) -> None:
         # Lightning turns Ctrl-C into exit(1)
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
-        raise
+        # else it is its answer to SIGTERM, whose own code is 0: a scheduler would take the run for done
+        _say_how_to_resume(job.folder)
+        raise SystemExit(128 + signal.SIGTERM) from stop
     job.status = "done"
-    monitored = str(cfg.task.metrics[0])
+    monitored = TaskSpec.from_config(cfg.task, ()).metrics[0]
     value = result.metrics.get("val", {}).get(monitored)
     job.metric = "" if value is None else f"{monitored} {value:.4f}"
 
@@ -180,6 +194,9 @@ def _resume(folder: Path, words: Sequence[str], *, multirun: bool) -> int:
         raise UserError("resume=FOLDER goes on with one run: leave out -m, or use resume=auto")
     folder = require_run(folder)
     cfg, changes = resumed_config(folder, words)
+    # what Hydra does for a new run, which this is not
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    logging.getLogger("attnlab").setLevel(logging.INFO)
     print(f"resuming {folder}")
     for change in changes:
         print(f"  {change}")

@@ -120,11 +120,11 @@ def _hold_out(parts: Mapping[str, datasets.Dataset], spec: DataSpec, notes: list
     if len(train) < 2:
         raise UserError("one training example is too few to hold any out: give data.val=FILE")
     size = max(1, round(len(train) / 10))
-    val = stratified(_strata(train, spec, size), size)
-    chosen = set(val)
+    # what stays is chosen, not what goes: so a class with one example is never held out whole
+    rest = stratified(_strata(train, spec, size), len(train) - size)
+    held = sorted(set(range(len(train))) - set(rest))
     notes.append(f"no validation data given: {_rows(size)} (10 %, stratified, always the same) held out of train")
-    rest = [index for index in range(len(train)) if index not in chosen]
-    return {**parts, "train": train.select(rest), "val": train.select(val)}
+    return {**parts, "train": train.select(rest), "val": train.select(held)}
 
 
 def _fingerprint(parts: Mapping[str, datasets.Dataset], labels: tuple[str, ...]) -> str:

@@ -87,10 +87,10 @@ class DataSpec:
             labels=tuple(str(name) for name in labels) if labels else None,
             root=Path(str(data.get("root") or "data")).expanduser(),
             source=source,
-            limit=_positive(data, "limit", None),
-            batch_size=_positive(data, "batch_size", 32) or 32,
-            max_length=_positive(data, "max_length", 128) or 128,
-            workers=int(data.get("workers") or 0),
+            limit=_whole(data, "limit", None),
+            batch_size=_whole(data, "batch_size", 32) or 32,
+            max_length=_whole(data, "max_length", 128) or 128,
+            workers=_whole(data, "workers", 0, least=0) or 0,
         )
 
 
@@ -102,12 +102,12 @@ def _alternatives(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _positive(data: Mapping[str, Any], key: str, default: int | None) -> int | None:
+def _whole(data: Mapping[str, Any], key: str, default: int | None, least: int = 1) -> int | None:
     value = data.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"data.{key}={value} must be a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"data.{key}={value} must be a whole number of at least {least}")
     return value
 
 
