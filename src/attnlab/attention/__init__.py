@@ -4,7 +4,7 @@ from .attach import attach, attention_modules, cores
 from .core import SparseAttention
 from .persist import load
 from .spec import AttentionSpec
-from .statistics import attention_statistics, recording
+from .statistics import attention_statistics, recording, start_recording, stop_recording
 
 __all__ = [
     "AttentionSpec",
@@ -15,4 +15,6 @@ __all__ = [
     "cores",
     "load",
     "recording",
+    "start_recording",
+    "stop_recording",
 ]

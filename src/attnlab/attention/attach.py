@@ -67,13 +67,13 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return sdpa_mask(*args, **kwargs)
 
 
-def give_every_mask() -> None:
-    """From now on in this process hand out a mask even where nothing is padded.
+def give_every_mask(always: bool) -> None:
+    """Whether, in this process, to hand out a mask even where nothing is padded.
 
     Compiled layers would otherwise be compiled twice, with and without one.
     """
     global _every_mask
-    _every_mask = True
+    _every_mask = always
 
 
 AttentionInterface.register(NAME, _attention_forward)

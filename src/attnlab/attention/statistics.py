@@ -9,18 +9,27 @@ from torch import nn
 from .attach import cores
 
 
+def start_recording(model: nn.Module) -> None:
+    """Measure every layer's attention afresh from here on."""
+    for core in cores(model):
+        core.reset_statistics()
+        core.record = True
+
+
+def stop_recording(model: nn.Module) -> None:
+    """Measure no further; what was measured stays until the next start."""
+    for core in cores(model):
+        core.record = False
+
+
 @contextmanager
 def recording(model: nn.Module) -> Iterator[None]:
     """Measure every layer's attention afresh within the `with` block."""
-    layers = cores(model)
-    for core in layers:
-        core.reset_statistics()
-        core.record = True
+    start_recording(model)
     try:
         yield
     finally:
-        for core in layers:
-            core.record = False
+        stop_recording(model)
 
 
 def attention_statistics(model: nn.Module) -> dict[str, float]:

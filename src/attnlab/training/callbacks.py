@@ -1,26 +1,37 @@
-"""What watches a training: speed and memory, and checkpoints that survive a kill."""
+"""What watches a training: its cost, and when to stop it early."""
 
 import math
 import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, EarlyStopping
 
 from ..tasks.spec import TaskSpec
 
 WARMING_STEPS = 10  # steps in which layers are compiled and memory is found
 
 
+def forget_peak_memory() -> None:
+    """Let the next `peak_memory_mb` count from here on, where the system can (Linux, CUDA)."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory_mb() -> float:
-    """Peak memory of this process in MB: GPU memory where one is used, else resident memory."""
+    """Peak memory in MB: GPU memory where one is used, else this process's resident memory."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
         return torch.cuda.max_memory_allocated() / 1e6
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024 / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
@@ -29,8 +40,10 @@ class Meter(Callback):
     """Counts what training costs.
 
     seconds: wall time of the training steps, evaluation not counted. examples_per_second: over the steps after the
-    first ten, in which the layers are compiled (all steps when there are no more).
+    first ten, in which the layers are compiled (all steps when there are no more). A resumed run counts on.
     """
+
+    COUNTS = ("seconds", "steps", "warm_seconds", "examples", "warm_examples")
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -39,6 +52,16 @@ class Meter(Callback):
         self.examples = 0
         self.warm_examples = 0
         self._mark = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.COUNTS}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name in self.COUNTS:
+            setattr(self, name, state_dict[name])
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        forget_peak_memory()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._mark = time.perf_counter()
@@ -76,30 +99,6 @@ class Meter(Callback):
             "steps": float(trainer.global_step),
             "peak_memory_mb": peak_memory_mb(),
         }
-
-
-class WholeCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and moves it there, so that a kill leaves the old one whole."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        final = Path(path)
-        draft = final.with_name(f".{final.name}.tmp")
-        super().save_checkpoint(checkpoint, draft, storage_options)
-        draft.replace(final)
-
-
-def build_checkpoint(run_dir: Path, task: TaskSpec) -> ModelCheckpoint:
-    """checkpoints/best.ckpt by the task's first metric, and last.ckpt after every epoch."""
-    return ModelCheckpoint(
-        dirpath=run_dir / "checkpoints",
-        filename="best",
-        monitor=task.monitor,
-        mode="max",
-        save_top_k=1,
-        save_last=True,
-        auto_insert_metric_name=False,
-        enable_version_counter=False,
-    )
 
 
 def build_early_stopping(task: TaskSpec, patience: int) -> EarlyStopping:

@@ -1,11 +1,13 @@
 """Score a finished run again, from its folder alone."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from ..attention import load
 from ..data.module import TextDataModule
@@ -16,6 +18,9 @@ from .models import label_names, load_tokenizer, longest_input
 from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import read_config
+from .train import quieten
+
+log = logging.getLogger("attnlab")
 
 
 def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None = None) -> dict[str, float]:
@@ -28,6 +33,7 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         raise UserError(f"split={split} must be val or test")
     settings = read_config(run)
     settings["data"].update(data or {})
+    quieten()
     model = load(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
     labels = label_names(model) if spec.kind == "classification" else ()
@@ -39,15 +45,18 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         model_limit=longest_input(model.config),
     )
     module_data.setup()
+    for note in module_data.notes:
+        log.info("note: %s", note)
     assert module_data.examples is not None
     if split not in module_data.examples.splits:
         there = ", ".join(module_data.examples.splits)
         raise UserError(f"task {spec.task} has no labelled {split} split here; there is {there}")
     task = TaskSpec.from_config(settings["task"], labels)
     module = FineTuner(model, task, settings)
-    precision: Any = resolve_precision(settings["trainer"]["precision"], "cpu")
+    accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    precision: Any = resolve_precision(settings["trainer"]["precision"], accelerator)
     trainer = pl.Trainer(
-        accelerator="auto",
+        accelerator=accelerator,
         devices=1,
         precision=precision,
         logger=False,

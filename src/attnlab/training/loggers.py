@@ -1,12 +1,16 @@
 """Where numbers go while a run is under way: always metrics.csv, W&B and TensorBoard as asked."""
 
+import csv
 import hashlib
+import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
@@ -14,31 +18,61 @@ from requests.utils import get_netrc_auth
 
 from ..errors import UserError
 
+_opened: set[str] = set()  # ids of the W&B runs that are ours to finish
+
 
 class _GrowingWriter(ExperimentWriter):
-    """Goes on with the metrics.csv of an earlier session instead of deleting it; writes no hparams.yaml."""
+    """Goes on with the metrics.csv of an earlier session instead of deleting it; writes no hparams.yaml.
+
+    Rows after `last_step`, the step of the checkpoint gone on from, are dropped: they come again.
+    """
+
+    def __init__(self, log_dir: str, last_step: int) -> None:
+        self.last_step = last_step
+        super().__init__(log_dir=log_dir)
 
     def _check_log_dir_exists(self) -> None:
         path = Path(self.metrics_file_path)
-        if path.is_file():
-            header = path.read_text(encoding="utf-8").split("\n", 1)[0].strip()
-            self.metrics_keys = header.split(",") if header else []
+        if not path.is_file():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            self.metrics_keys = list(reader.fieldnames or [])
+            rows = [row for row in reader if (row.get("step") or "").isdigit() and int(row["step"]) <= self.last_step]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=self.metrics_keys)
+            writer.writeheader()
+            writer.writerows(rows)
 
     def save(self) -> None:
         super(ExperimentWriter, self).save()
 
 
-def csv_logger(run_dir: Path) -> CSVLogger:
+def csv_logger(run_dir: Path, last_step: int) -> CSVLogger:
     """metrics.csv in the run folder."""
     logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=10)
-    logger._experiment = _GrowingWriter(log_dir=str(run_dir))
+    logger._experiment = _GrowingWriter(str(run_dir), last_step)
     return logger
 
 
-def has_wandb_key() -> bool:
-    """Whether W&B could log in without asking: a key in the environment or in ~/.netrc."""
-    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    return bool(os.environ.get("WANDB_API_KEY") or get_netrc_auth(host))
+def _wandb_online() -> bool:
+    """Whether W&B could log in without asking: a key in the environment or in ~/.netrc, and a host that answers."""
+    import wandb
+
+    mode = os.environ.get("WANDB_MODE")
+    if mode is not None:
+        return mode == "online"
+    host = wandb.Settings().base_url
+    if not (os.environ.get("WANDB_API_KEY") or get_netrc_auth(host)):
+        return False
+    address = urlparse(host)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=3).close()
+    except OSError:
+        logging.getLogger("attnlab").info("note: W&B at %s does not answer: this run is logged offline", host)
+        return False
+    return True
 
 
 def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -> WandbLogger:
@@ -51,9 +85,10 @@ def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -
 
     if wandb.run is not None:
         raise UserError(f"a W&B run ({wandb.run.id}) is already active in this process: call wandb.finish() first")
-    offline = os.environ.get("WANDB_MODE") == "offline" or ("WANDB_MODE" not in os.environ and not has_wandb_key())
+    offline = not _wandb_online()
     first = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:10]
     identity = f"{first}-{int(time.time())}" if offline and resumed else first
+    _opened.add(identity)
     return WandbLogger(
         project=str(settings["logger"].get("project") or "attnlab"),
         name=f"{settings['task']['name']}-{settings['attn']['name']}-s{settings['seed']}",
@@ -67,8 +102,9 @@ def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -
     )
 
 
-def build_loggers(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -> list[Logger]:
-    loggers: list[Logger] = [csv_logger(run_dir)]
+def build_loggers(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool, last_step: int) -> list[Logger]:
+    """metrics.csv, and what the `logger` group asks for. last_step: of the checkpoint gone on from, else 0."""
+    loggers: list[Logger] = [csv_logger(run_dir, last_step)]
     if settings["logger"].get("wandb"):
         loggers.append(wandb_logger(run_dir, settings, resumed=resumed))
     if settings["logger"].get("tensorboard"):
@@ -82,5 +118,5 @@ def build_loggers(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) 
 def finish_wandb(*, failed: bool) -> None:
     """Close the W&B run of this job, so that the next job of a sweep gets its own."""
     wandb = sys.modules.get("wandb")
-    if wandb is not None and wandb.run is not None:
+    if wandb is not None and wandb.run is not None and wandb.run.id in _opened:
         wandb.finish(exit_code=1 if failed else 0)

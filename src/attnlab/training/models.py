@@ -29,6 +29,20 @@ DROPOUT_KEYS = (
     "attention_dropout",
     "embedding_dropout",
     "mlp_dropout",
+    "classifier_dropout",
+    "classifier_dropout_prob",
+    "seq_classif_dropout",
+    "summary_last_dropout",
+)
+# These count positions from the padding id on.
+OFFSET_POSITIONS = (
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "xmod",
+    "roberta-prelayernorm",
+    "data2vec-text",
 )
 
 
@@ -107,8 +121,7 @@ def label_names(model: PreTrainedModel) -> tuple[str, ...]:
 def longest_input(config: PretrainedConfig) -> int:
     """Tokens the model has positions for."""
     positions = int(getattr(config, "max_position_embeddings", 512))
-    # RoBERTa and its kin count positions from the padding id on.
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+    if config.model_type in OFFSET_POSITIONS:
         positions -= int(config.pad_token_id or 0) + 1
     return positions
 

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 from transformers import PreTrainedModel
 
-from ..attention import attention_statistics, cores
+from ..attention import attention_statistics, cores, start_recording, stop_recording
 from ..errors import UserError
 from ..tasks.metrics import build_metrics, predictions
 from ..tasks.spec import TaskSpec
 from .optim import build_optimizer, linear_schedule
 
 STEPS_WORTH_RECOMPILING = 1000
+MOST_OVERFLOWS = 30
 
 Batch = dict[str, Tensor]
 Row = dict[str, Any]
@@ -40,6 +41,7 @@ class FineTuner(pl.LightningModule):
         self.losses = nn.ModuleDict({split: MeanMetric() for split in ("val", "test")})
         self.rows: dict[str, list[Row]] = {}
         self.attention: dict[str, float] = {}
+        self.overflows = 0
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits (B, outputs) in float32."""
@@ -86,12 +88,14 @@ class FineTuner(pl.LightningModule):
     ) -> None:
         clip = self.settings["optim"].get("grad_clip")
         norm = nn.utils.clip_grad_norm_(self.parameters(), float(clip) if clip else float("inf"))
-        # Gradients are already averaged here, so that every process sees the same norm and stops together.
+        # Gradients are already averaged here, so that every process sees the same norm and stops together. A loss
+        # scaler (16-bit) skips steps with an overflow while it looks for its scale, but not forever.
+        self.overflows = 0 if torch.isfinite(norm) else self.overflows + 1
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        if not scaled and not torch.isfinite(norm):
+        if self.overflows > (MOST_OVERFLOWS if scaled else 0):
             raise UserError(
                 f"the gradient is {float(norm)} at step {self.global_step} (epoch {self.current_epoch}): training "
-                "stopped and the last good checkpoint is kept. Remedies: a lower optim.lr, a longer "
+                "stopped; checkpoints of finished epochs are kept. Remedies: a lower optim.lr, a longer "
                 "optim.warmup_ratio, trainer.precision=32"
             )
         self.log("train/grad_norm", norm)
@@ -122,13 +126,10 @@ class FineTuner(pl.LightningModule):
 
     def _start_measuring(self, split: str) -> None:
         self.rows[split] = []
-        for core in cores(self.model):
-            core.reset_statistics()
-            core.record = True
+        start_recording(self.model)
 
     def _finish_measuring(self, split: str) -> None:
-        for core in cores(self.model):
-            core.record = False
+        stop_recording(self.model)
         metrics, loss = self.scores[split], self.losses[split]
         assert isinstance(metrics, MetricCollection)
         assert isinstance(loss, MeanMetric)

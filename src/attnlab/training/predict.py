@@ -1,8 +1,9 @@
 """Predict with a finished run, from its folder alone: texts in, labels and probabilities out."""
 
 import json
+import logging
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,8 @@ from ..tasks.metrics import predictions
 from .models import label_names, load_tokenizer, longest_input
 from .run_folder import read_config
 
+log = logging.getLogger("attnlab")
+
 BATCH = 64
 Row = dict[str, Any]
 
@@ -25,8 +28,9 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     """Write one JSON line a row of `input`, in its order, and return how many.
 
     `input`: a CSV, TSV, JSONL or Parquet file with the run's text columns, or a stream of JSON lines or of plain
-    texts, one a line. Each output line: id (the row's own, else its position), prediction, and for a classifier
-    probabilities by label. Raises UserError for a folder that is no run, a missing column, an unreadable row.
+    texts, one a line (an empty line is an empty text). Each output line: id (the row's own, else its position),
+    prediction, and for a classifier probabilities by label. An `output` file appears when all of it is written.
+    Raises UserError for a folder that is no run, a missing column, an unreadable row.
     """
     settings = read_config(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
@@ -35,16 +39,35 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     tokenizer = load_tokenizer(str(run / "model"))
     limit = min(spec.max_length, tokenizer.model_max_length, longest_input(model.config))
     rows = _file_rows(input, columns) if isinstance(input, Path) else _stream_rows(input, columns)
-    count = 0
-    with output.open("w", encoding="utf-8") if isinstance(output, Path) else nullcontext(output) as out:
+    count = cut = 0
+    with _whole(output) as out:
         for batch in _batches(rows):
-            for row, answer in zip(batch, _answers(model, tokenizer, batch, columns, limit, spec.kind), strict=True):
+            answers, longer = _answers(model, tokenizer, batch, columns, limit, spec.kind)
+            cut += longer
+            for row, answer in zip(batch, answers, strict=True):
                 out.write(json.dumps({"id": row.get("id", count)} | answer, ensure_ascii=False) + "\n")
                 count += 1
             out.flush()
-    if count == 0:
-        raise UserError("the input holds no row to predict")
+        if count == 0:
+            raise UserError("the input holds no row to predict")
+    if cut:
+        log.info("note: %s of %s texts cut at %s tokens", cut, count, limit)
     return count
+
+
+@contextmanager
+def _whole(output: TextIO | Path) -> Iterator[TextIO]:
+    """The stream itself, or a draft that takes the file's place only when all of it is written."""
+    if not isinstance(output, Path):
+        yield output
+        return
+    draft = output.with_name(f".{output.name}.tmp")
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            yield stream
+        draft.replace(output)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _answers(
@@ -54,23 +77,24 @@ def _answers(
     columns: list[str],
     limit: int,
     kind: str,
-) -> list[Row]:
-    texts = [[str(row[column]) for row in batch] for column in columns]
+) -> tuple[list[Row], int]:
+    """Answers in order, and how many texts were longer than `limit` tokens."""
+    texts = [["" if row[column] is None else str(row[column]) for row in batch] for column in columns]
+    lengths = [len(ids) for ids in tokenizer(*texts)["input_ids"]]
     encoded = tokenizer(*texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt")
     with torch.no_grad():
         logits = model(**encoded.to(model.device)).logits.float()
     values = predictions(logits, kind).tolist()
+    cut = sum(length > limit for length in lengths)
     if kind == "regression":
-        return [{"prediction": value} for value in values]
+        return [{"prediction": value} for value in values], cut
     names = label_names(model)
     shares = logits.softmax(-1).tolist()
-    return [
-        {
-            "prediction": names[value],
-            "probabilities": dict(zip(names, row, strict=True)),
-        }
+    answers = [
+        {"prediction": names[value], "probabilities": dict(zip(names, row, strict=True))}
         for value, row in zip(values, shares, strict=True)
     ]
+    return answers, cut
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
@@ -101,7 +125,7 @@ def _file_rows(path: Path, columns: list[str]) -> Iterator[Row]:
 
 def _stream_rows(stream: TextIO, columns: list[str]) -> Iterator[Row]:
     for number, line in enumerate(stream, start=1):
-        if not line.strip():
+        if not line.strip() and len(columns) > 1:
             continue
         if not line.lstrip().startswith("{"):
             if len(columns) > 1:

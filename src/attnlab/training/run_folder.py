@@ -6,6 +6,7 @@ status.json       running | done | failed | interrupted    provenance.json   whe
 
 import hashlib
 import json
+import math
 import os
 import platform
 import socket
@@ -25,7 +26,7 @@ from ..errors import UserError
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "datasets", "torchmetrics", "hydra-core")
 # Keys that say how a run is carried out; two runs that differ only in them are the same experiment.
-NOT_THE_EXPERIMENT = ("resume", "logger")
+NOT_THE_EXPERIMENT = ("resume", "logger", "data.root", "data.workers", "trainer.progress_bar", "trainer.devices")
 UNFINISHED = ("running", "failed", "interrupted")
 
 
@@ -38,7 +39,16 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """JSON with null for what is not a finite number, such as an undefined correlation."""
+    write_whole(path, json.dumps(_finite(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -47,10 +57,17 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def plain(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """The config resolved, as dicts, lists and plain values only."""
+    """The config resolved, as dicts, lists and plain values only; paths to data and model made absolute."""
     if isinstance(config, DictConfig):
         config = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+    settings: dict[str, Any] = json.loads(json.dumps(config))
+    data, model = settings.get("data") or {}, settings.get("model") or {}
+    for section, keys in ((data, ("root", "train", "val", "test")), (model, ("name",))):
+        for key in keys:
+            given = section.get(key)
+            if isinstance(given, str) and Path(given).expanduser().exists():
+                section[key] = str(Path(given).expanduser().absolute())
+    return settings
 
 
 def write_config(run_dir: Path, settings: Mapping[str, Any]) -> None:
@@ -63,7 +80,10 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     if not path.is_file():
         what = "has no config.yaml" if run_dir.is_dir() else "does not exist"
         raise UserError(f"{run_dir} is not a run folder: it {what}. A run folder is what `train` prints at its end")
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
     if not isinstance(settings, dict) or "task" not in settings:
         raise UserError(f"{path} is not the config of a run")
     return settings
@@ -79,6 +99,7 @@ def write_status(run_dir: Path, status: str, error: str | None = None) -> None:
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "started": _started(os.getpid()),
         },
     )
 
@@ -90,23 +111,41 @@ def read_status(run_dir: Path) -> str | None:
         return None
 
 
+def _started(pid: int) -> str | None:
+    """When that process started, as the system counts; None where it does not say or there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
 def is_alive(run_dir: Path) -> bool:
-    """Whether a process on this machine is training in `run_dir` right now."""
+    """Whether another process on this machine is training in `run_dir` right now.
+
+    A process id comes back, after a restart of a container even the same one, so its start time counts too.
+    """
     try:
         noted = json.loads((run_dir / "status.json").read_text())
-        if noted["status"] != "running" or noted["host"] != socket.gethostname():
+        if noted["status"] != "running" or noted["host"] != socket.gethostname() or noted["pid"] == os.getpid():
             return False
         os.kill(int(noted["pid"]), 0)
+        return bool(_started(int(noted["pid"])) == noted["started"])
     except (OSError, ValueError, KeyError):
         return False
-    return True
 
 
-def same_experiment(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    def core(settings: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in settings.items() if key not in NOT_THE_EXPERIMENT}
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Keys in which two experiments differ, dotted; how they are carried out does not count."""
 
-    return core(one) == core(other)
+    def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in settings.items():
+            parts = value.items() if isinstance(value, Mapping) else ()
+            found |= {f"{key}.{name}": part for name, part in parts} or {key: value}
+        return {k: v for k, v in found.items() if not any(f"{k}.".startswith(f"{n}.") for n in NOT_THE_EXPERIMENT)}
+
+    a, b = flat(one), flat(other)
+    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
 def find_unfinished(config: DictConfig | Mapping[str, Any], root: Path = Path("outputs")) -> Path | None:
@@ -117,9 +156,9 @@ def find_unfinished(config: DictConfig | Mapping[str, Any], root: Path = Path("o
         if read_status(path.parent) not in UNFINISHED or is_alive(path.parent):
             continue
         try:
-            if same_experiment(read_config(path.parent), wanted):
+            if not differences(read_config(path.parent), wanted):
                 return path.parent
-        except (UserError, yaml.YAMLError):
+        except UserError:
             continue
     return None
 

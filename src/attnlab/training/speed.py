@@ -34,11 +34,17 @@ def compile_layers(model: PreTrainedModel) -> None:
     All layers of a model share one compiled graph, so the cost is that of one layer. The names in the state dict
     stay as they are.
     """
-    give_every_mask()
+    give_every_mask(True)
     torch._dynamo.config.recompile_limit = 64  # variants: walking or not, measuring or not, kinds of layer
     for layer in encoder_layers(model):
         use_counter_dropout(layer)
         layer.compile(dynamic=True)
+
+
+def forget_compiled() -> None:
+    """Start as a fresh process does: what an earlier run here compiled must not decide how the next one computes."""
+    give_every_mask(False)
+    torch.compiler.reset()
 
 
 def keep_freed_memory() -> None:

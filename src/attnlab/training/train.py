@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, TQDMProgressBar
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
@@ -23,14 +24,26 @@ from ..data.spec import DataSpec
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
-from .callbacks import Meter, WholeCheckpointIO, build_checkpoint, build_early_stopping
+from .callbacks import Meter, build_early_stopping
+from .checkpoints import WholeCheckpointIO, build_checkpoints, checkpoint_to_keep, checkpoint_to_resume
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
 from .models import build_model, load_config, load_tokenizer, longest_input, save_model
 from .module import FineTuner
 from .precision import resolve_precision
-from .run_folder import is_alive, plain, provenance, write_config, write_json, write_rows, write_status
-from .speed import compile_layers, keep_freed_memory
+from .run_folder import (
+    differences,
+    is_alive,
+    plain,
+    provenance,
+    read_config,
+    read_status,
+    write_config,
+    write_json,
+    write_rows,
+    write_status,
+)
+from .speed import compile_layers, forget_compiled, keep_freed_memory
 from .validate import validate
 
 log = logging.getLogger("attnlab")
@@ -67,8 +80,7 @@ def train(
     folder = folder.resolve()
     first = _is_first_process()
     if first:
-        if is_alive(folder):
-            raise UserError(f"another process is training in {folder} right now: wait for it, or stop it")
+        _check_continuation(folder, settings)
         write_config(folder, settings)
         write_status(folder, "running")
     failed = True
@@ -92,6 +104,22 @@ def train(
     return TrainResult(run_dir=folder, metrics=metrics)
 
 
+def _check_continuation(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to train in a folder that holds another run, a finished one, or one that is under way."""
+    if is_alive(folder):
+        raise UserError(f"another process is training in {folder} right now: wait for it, or stop it")
+    if settings["resume"] or not (folder / "config.yaml").is_file() or not (folder / "checkpoints").is_dir():
+        return
+    changed = differences(read_config(folder), settings)
+    if changed:
+        raise UserError(
+            f"{folder} holds a run with other settings ({', '.join(changed[:5])}): choose another folder, or go on "
+            f"with that run by resume={folder}"
+        )
+    if read_status(folder) == "done":
+        raise UserError(f"{folder} holds this very run, finished: choose another folder")
+
+
 def _is_first_process() -> bool:
     return all(int(os.environ.get(name, "0")) == 0 for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
 
@@ -103,17 +131,17 @@ def _new_folder(settings: Mapping[str, Any]) -> Path:
 
 
 def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]) -> Metrics:
-    _quieten()
+    quieten()
+    forget_compiled()
     options = settings["trainer"]
     set_kernel("eager" if options["fast"] else settings["attn"]["kernel"])
-    if options["accelerator"] != "gpu" and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         keep_freed_memory()
 
     data_spec = DataSpec.from_config(settings["task"], settings["data"])
     tokenizer = load_tokenizer(settings["model"]["name"])
     positions = longest_input(load_config(settings["model"]["name"]))
     data = TextDataModule(data_spec, tokenizer, seed=settings["seed"], model_limit=positions)
-    data.prepare_data()
     data.setup()
     assert data.examples is not None
     for note in data.notes:
@@ -124,15 +152,24 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     model = build_model(settings["model"], task, AttentionSpec.from_config(settings["attn"]))
     _note_ignored(settings)
 
-    checkpoint, resumed = _find_checkpoint(folder)
+    resumed = (folder / "metrics.csv").is_file()
+    checkpoint = checkpoint_to_resume(folder)
+    if checkpoint is not None:
+        _say(f"going on from {checkpoint.path} (after epoch {checkpoint.epochs})")
+    elif resumed:
+        _say("note: there is no whole checkpoint: training starts from the beginning")
     meter = Meter()
-    best = build_checkpoint(folder, task)
-    watchers: list[Callback] = [meter, best, *callbacks]
+    watchers: list[Callback] = [meter, *build_checkpoints(folder, task), *callbacks]
     if options["patience"]:
         watchers.append(build_early_stopping(task, options["patience"]))
     if options["progress_bar"]:
         watchers.append(TQDMProgressBar(refresh_rate=10))
-    trainer = _build_trainer(settings, folder, watchers, resumed=resumed)
+    loggers = (
+        build_loggers(folder, settings, resumed=resumed, last_step=checkpoint.step if checkpoint else -1)
+        if _is_first_process()
+        else []
+    )
+    trainer = _build_trainer(settings, folder, watchers, loggers)
     if settings["data"]["batch_size"] < trainer.world_size:
         raise UserError(
             f"data.batch_size={settings['data']['batch_size']} is shared by {trainer.world_size} devices: "
@@ -144,14 +181,18 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     module = FineTuner(model, task, settings)
 
     started = time.perf_counter()
-    _interruptible(trainer, trainer.fit, module, data, ckpt_path=checkpoint, weights_only=True)
-    best_path = best.best_model_path or None
+    _interruptible(
+        trainer, trainer.fit, module, data, ckpt_path=str(checkpoint.path) if checkpoint else None, weights_only=True
+    )
+    trainer.strategy.barrier()
+    kept = checkpoint_to_keep(folder)
+    keep_path = str(kept.path) if kept else None
     metrics: Metrics = {}
     for split, run in (("val", trainer.validate), ("test", trainer.test)):
         if split in data.examples.splits:
-            _interruptible(trainer, run, module, datamodule=data, ckpt_path=best_path, weights_only=True, verbose=False)
+            _interruptible(trainer, run, module, datamodule=data, ckpt_path=keep_path, weights_only=True, verbose=False)
             metrics[split] = _values(trainer, split)
-            best_path = None
+            keep_path = None
             if split == "val":
                 metrics["attention"] = module.attention
     metrics["train"] = meter.summary(trainer)
@@ -183,7 +224,9 @@ def _worth_compiling(options: Mapping[str, Any], steps: int) -> bool:
     return bool(wanted)
 
 
-def _build_trainer(settings: Mapping[str, Any], folder: Path, watchers: list[Callback], *, resumed: bool) -> pl.Trainer:
+def _build_trainer(
+    settings: Mapping[str, Any], folder: Path, watchers: list[Callback], loggers: list[Logger]
+) -> pl.Trainer:
     options = settings["trainer"]
     accelerator = options["accelerator"]
     if accelerator == "gpu" and not torch.cuda.is_available():
@@ -199,7 +242,6 @@ def _build_trainer(settings: Mapping[str, Any], folder: Path, watchers: list[Cal
     if settings["strategy"]["name"] == "ddp" and not several:
         _say("note: strategy=ddp with one device trains in this one process; set trainer.devices=2 for two")
     limit = FAST_BATCHES if options["fast"] else None
-    first = _is_first_process()
     return pl.Trainer(
         accelerator=accelerator,
         devices=devices,
@@ -212,7 +254,7 @@ def _build_trainer(settings: Mapping[str, Any], folder: Path, watchers: list[Cal
         limit_test_batches=limit,
         accumulate_grad_batches=options["accumulate"],
         callbacks=watchers,
-        logger=build_loggers(folder, settings, resumed=resumed) if first else False,
+        logger=loggers or False,
         plugins=[WholeCheckpointIO()],
         enable_progress_bar=options["progress_bar"],
         enable_model_summary=False,
@@ -235,30 +277,11 @@ def _interruptible(trainer: pl.Trainer, run: Callable[..., Any], *args: Any, **k
         raise KeyboardInterrupt
 
 
-def _find_checkpoint(folder: Path) -> tuple[str | None, bool]:
-    """The newest whole checkpoint of the folder, and whether the folder has been trained in before."""
-    seen = False
-    for name in ("last.ckpt", "best.ckpt"):
-        path = folder / "checkpoints" / name
-        if not path.is_file():
-            continue
-        seen = True
-        try:
-            state = torch.load(path, map_location="meta", weights_only=True, mmap=True)
-            epoch = int(state["epoch"])
-        except Exception as error:
-            _say(f"note: {path} is damaged ({type(error).__name__}): trying the one before")
-            continue
-        _say(f"going on from {path} (after epoch {epoch + 1})")
-        return str(path), True
-    if seen:
-        _say("note: no whole checkpoint is left: training starts again from the beginning")
-    return None, seen or (folder / "metrics.csv").is_file()
-
-
 def _note_ignored(settings: Mapping[str, Any]) -> None:
     if settings["attn"]["name"] == "softmax" and settings["attn"]["warmup_ratio"]:
         _say("note: attn.warmup_ratio has no effect with attn=softmax")
+    if settings["trainer"]["fast"] and settings["attn"]["kernel"] == "compiled":
+        _say("note: trainer.fast=true compiles nothing: attn.kernel=compiled has no effect")
 
 
 @rank_zero_only
@@ -266,7 +289,7 @@ def _say(text: str) -> None:
     log.info(text)
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Silence what libraries say at every start and no user can act on."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -277,6 +300,7 @@ def _quieten() -> None:
         ".*The number of training batches.*",
         ".*It is recommended to use `self.log.*sync_dist=True.*",  # ours are synchronised metrics
         ".*`broadcast_buffers` is deprecated.*",
+        ".*SpearmanCorrcoef` will save all targets.*",
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
     ):
         warnings.filterwarnings("ignore", message)

@@ -45,9 +45,19 @@ def use_kernel(mode: KernelMode) -> Iterator[None]:
 
 @functools.cache
 def has_compiler() -> bool:
-    """Whether `torch.compile` can build code here: a C++ compiler for CPUs, which Triton needs too."""
-    names = (os.environ.get("CXX"), "g++", "clang++", "gcc")
-    return any(name and shutil.which(name) for name in names)
+    """Whether `torch.compile` builds code here, found by building a line of it; warns once when it does not."""
+    reason = "no C++ compiler found"
+    if any(name and shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++", "gcc")):
+        try:
+            torch.compile(lambda x: x + 1)(torch.zeros(8))
+            return True
+        except Exception as error:  # whatever a broken tool chain raises
+            reason = f"the C++ compiler does not work ({type(error).__name__})"
+    warnings.warn(
+        f"{reason}: attention runs uncompiled, several times slower. Install g++ or clang++ for the fast kernels.",
+        stacklevel=2,
+    )
+    return False
 
 
 def _unfit(scores: torch.Tensor) -> bool:
@@ -69,11 +79,6 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         if not has_compiler():
             broken = True
-            warnings.warn(
-                "no C++ compiler found: sparse attention runs uncompiled, several times slower. "
-                "Install g++ or clang++ for the fast kernels.",
-                stacklevel=2,
-            )
             return function(*args, **kwargs)
         if compiled is None:
             compiled = torch.compile(function, dynamic=True)
