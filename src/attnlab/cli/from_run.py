@@ -1,6 +1,7 @@
 """Commands that need a run folder and nothing else: evaluate and predict."""
 
 import io
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ def evaluate_command(argv: Sequence[str]) -> int:
     data = {key.removeprefix("data."): yaml.safe_load(value) for key, value in given.items() if key.startswith("data.")}
     from attnlab.training.evaluate import evaluate  # here, because it takes seconds to import
 
+    _show_notes()
     metrics = evaluate(run, split, data or None)
     width = max((len(name) for name in metrics), default=0)
     for name, value in metrics.items():
@@ -66,6 +68,7 @@ def predict_command(argv: Sequence[str]) -> int:
         raise UserError(f"output={target} is the input itself, which would be lost: name another file")
     from attnlab.training.predict import predict  # here, because it takes seconds to import
 
+    _show_notes()
     try:
         with _lines(source) as texts:
             rows = predict(run, texts, target)
@@ -77,6 +80,12 @@ def predict_command(argv: Sequence[str]) -> int:
     where = target if isinstance(target, Path) else "standard output"
     print(f"{rows} predictions written to {where}", file=sys.stderr)
     return 0
+
+
+def _show_notes() -> None:
+    """What a user must be told goes to standard error, beside the answers."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("attnlab").setLevel(logging.INFO)
 
 
 def _wants_help(argv: Sequence[str]) -> bool:

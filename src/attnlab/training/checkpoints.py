@@ -86,7 +86,8 @@ def build_checkpoints(run_dir: Path, task: TaskSpec) -> list[Callback]:
         "dirpath": run_dir / "checkpoints",
         "auto_insert_metric_name": False,
         "enable_version_counter": False,
+        "save_on_train_epoch_end": False,
     }
     best = _BestCheckpoint(filename="best", monitor=task.monitor, mode="max", save_top_k=1, **plain)
-    last = _BestCheckpoint(filename="last", monitor=None, save_top_k=1, save_on_train_epoch_end=False, **plain)
+    last = _BestCheckpoint(filename="last", monitor=None, save_top_k=1, **plain)
     return [best, last]

@@ -163,29 +163,19 @@ def find_unfinished(config: DictConfig | Mapping[str, Any], root: Path = Path("o
     return None
 
 
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()
+
+
 def _revision() -> str | None:
     """Git revision of the code, with `+changes` when the work tree differs from it; None outside a checkout."""
-    here = Path(__file__).parent
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
+        return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{head}+changes" if dirty else head
 
 
 def _processor() -> str:
