@@ -141,11 +141,13 @@ class FineTuner(pl.LightningModule):
         if self.trainer.sanity_checking:
             return
         self.attention = found
+        # The best epoch's validation, repeated after training, is in the log already.
+        new = split == "test" or self.trainer.state.fn == TrainerFn.FITTING
         for name, value in values.items():
-            self.log(name, value, prog_bar=name == f"{split}/{self.task.metrics[0]}")
+            self.log(name, value, prog_bar=name == f"{split}/{self.task.metrics[0]}", logger=new)
         if split == "val":
             for name, value in found.items():
-                self.log(f"attention/{name}", value)
+                self.log(f"attention/{name}", value, logger=new)
         if self.rows[split] and torch.distributed.is_initialized():
             shares: list[Any] = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(shares, self.rows[split])
