@@ -4,19 +4,28 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
 
 
-def build_optimizer(model: nn.Module, optim: Mapping[str, Any]) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); no weight decay on biases, norms and single numbers."""
-    decayed = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
-    groups = [
-        {"params": decayed, "weight_decay": float(optim["weight_decay"])},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=float(optim["lr"]), fused=True)
+def build_optimizer(model: PreTrainedModel, optim: Mapping[str, Any]) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); no weight decay on biases, norms and single numbers.
+
+    The head, which starts from random weights, learns at `head_lr`; null there means `lr` for all.
+    """
+    encoder = {id(p) for p in model.base_model.parameters()}
+    rates = {True: float(optim["lr"]), False: float(optim.get("head_lr") or optim["lr"])}
+    groups = []
+    for inside, rate in rates.items():
+        for matrix, decay in ((True, float(optim["weight_decay"])), (False, 0.0)):
+            chosen = [
+                p
+                for p in model.parameters()
+                if p.requires_grad and (id(p) in encoder) is inside and (p.dim() >= 2) is matrix
+            ]
+            if chosen:
+                groups.append({"params": chosen, "weight_decay": decay, "lr": rate})
+    return torch.optim.AdamW(groups, lr=rates[True], fused=True)
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, *, total_steps: int, warmup_ratio: float) -> LambdaLR:
