@@ -40,7 +40,7 @@ def refused(*words: str, cwd: Path) -> str:
 
 
 def fake_run(folder: Path) -> Path:
-    folder.mkdir(parents=True)
+    (folder / "checkpoints").mkdir(parents=True)
     config = {"seed": 1, "resume": None, "trainer": {"max_epochs": 2}, "attn": {"layers": "all"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "status.json").write_text(json.dumps({"status": "interrupted"}))

@@ -62,7 +62,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_misnamed_column_gets_the_nearest_name(tmp_path: Path, name: str) -> None:
     rows = {"a.csv": GOOD, "a.tsv": GOOD.replace(",", "\t"), "a.jsonl": '{"text": "a", "label": 0}'}
     said = refusal(train=file(tmp_path, rows[name], name), text="txt")
-    assert "no column 'txt' (set by data.text)" in said
+    assert "no column 'txt' (set by data.text or the task)" in said
     assert "did you mean 'text'" in said
     assert "One of: label, text" in said
 

@@ -92,7 +92,14 @@ def test_grouping_by_length_saves_most_of_the_padding() -> None:
     assert padded / sum(lengths) < 1.05
 
 
-def test_a_batch_is_padded_to_a_multiple_of_eight() -> None:
+def test_a_batch_on_the_cpu_is_padded_to_its_longest_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnlab.data.batches.PAD_MULTIPLE", 1)
+    rows = {"input_ids": [[5, 6, 7], [1] * 9], "label": [1, 0], "id": [0, 1], "weight": [1.0, 1.0]}
+    assert collate(rows, pad_id=0, longest=512)["input_ids"].shape == (2, 9)
+
+
+def test_a_batch_for_a_gpu_is_padded_to_a_multiple_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnlab.data.batches.PAD_MULTIPLE", 8)
     rows = {
         "input_ids": [[5, 6, 7], list(range(10, 19))],
         "token_type_ids": [[0, 0, 1], [0] * 9],
@@ -110,7 +117,8 @@ def test_a_batch_is_padded_to_a_multiple_of_eight() -> None:
     assert batch["weight"].tolist() == [1.0, 0.0]
 
 
-def test_padding_stops_at_what_the_model_can_take() -> None:
+def test_padding_stops_at_what_the_model_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnlab.data.batches.PAD_MULTIPLE", 8)
     rows = {"input_ids": [[1] * 9], "label": [0.5], "id": [0], "weight": [1.0]}
     batch = collate(rows, pad_id=0, longest=10)
     assert batch["input_ids"].shape == (1, 10)

@@ -29,9 +29,9 @@ def require_run(folder: Path) -> Path:
 
 
 def newest_runs(root: Path, count: int = 5) -> list[Path]:
-    """The run folders last written to below `root`, newest first."""
+    """The run folders last written to below `root` in which training had begun, newest first."""
     found = sorted(root.glob("**/status.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    return [file.parent for file in found[:count]]
+    return [file.parent for file in found if (file.parent / "checkpoints").is_dir()][:count]
 
 
 def resume_target(words: Sequence[str]) -> Path | None:

@@ -111,7 +111,7 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
 
 def _run_job(cfg: DictConfig) -> Job:
     """Trains in Hydra's output folder. An error is kept in the job: Hydra would stop the sweep."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = _own_folder(Path(HydraConfig.get().runtime.output_dir))
     job = Job(overrides=tuple(HydraConfig.get().overrides.task), folder=folder)
     try:
         if cfg.resume == "auto":
@@ -126,6 +126,24 @@ def _run_job(cfg: DictConfig) -> Job:
         job.status, job.error = "failed", error
         _remove_if_empty(job.folder)
     return job
+
+
+def _own_folder(folder: Path) -> Path:
+    """The folder, or `folder_2`, ... when another command that started in the same second has it.
+
+    A folder that the user named is taken as it is.
+    """
+    if any(word.startswith(("hydra.run.dir", "hydra.sweep")) for word in HydraConfig.get().overrides.hydra):
+        return folder
+    own, number = folder, 1
+    while True:
+        own.mkdir(parents=True, exist_ok=True)
+        try:
+            (own / ".started").touch(exist_ok=False)
+            return own
+        except FileExistsError:
+            number += 1
+            own = folder.with_name(f"{folder.name}_{number}")
 
 
 def _let_go(error: BaseException | None) -> None:
@@ -151,7 +169,7 @@ def _train(cfg: DictConfig, job: Job) -> None:
     job.status = "done"
     monitored = TaskSpec.from_config(cfg.task, ()).metrics[0]
     value = result.metrics.get("val", {}).get(monitored)
-    job.metric = "" if value is None else f"{monitored} {value:.4f}"
+    job.metric = "" if value is None else f"val {monitored} {value:.4f}"
 
 
 def _unfinished_or(folder: Path, cfg: DictConfig) -> Path:
@@ -173,6 +191,8 @@ def _unfinished_or(folder: Path, cfg: DictConfig) -> Path:
 def _remove_if_empty(folder: Path) -> None:
     """Leaves no empty folders behind when nothing was begun; stops at the working folder."""
     with suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [".started"]:
+            (folder / ".started").unlink()
         while folder != Path.cwd() and folder.is_relative_to(Path.cwd()):
             folder.rmdir()
             folder = folder.parent

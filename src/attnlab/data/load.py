@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import datasets
 
-from attnlab.data.rows import Rows, class_ids, numbers, read_labels, select
+from attnlab.data.rows import Rows, class_ids, label_name, numbers, read_labels, select
 from attnlab.data.sources import Found, find
 from attnlab.data.spec import DataSpec
 from attnlab.data.split import number_strata, stratified
@@ -47,6 +48,9 @@ def load_examples(spec: DataSpec) -> Examples:
     labels: tuple[str, ...] = ()
     if spec.kind == "classification":
         labels = spec.labels or read_labels(rows["train"])
+        if spec.labels is None:
+            seen = Counter(label_name(value) for value in rows["train"].raw)
+            notes.append("labels read from the training data: " + ", ".join(f"{n} {seen[n]:,}" for n in labels))
     targets: dict[str, list[int] | list[float]] = {
         split: class_ids(part, labels, by_id=spec.labels is not None)
         if spec.kind == "classification"

@@ -35,7 +35,9 @@ def column(table: Table, name: str, key: str) -> int:
         hint = closest(name, table.columns)
         if len(table.columns) == 1 and ";" in table.columns[0]:
             hint += " (the file seems to be separated by semicolons: save it with commas, or as TSV)"
-        raise UserError(f"{table.name} has no column {name!r} (set by {key}){hint}")
+        if table.name.endswith((".tsv", ".txt")):
+            hint += " (a file without a header line needs its columns named: task.header=[...])"
+        raise UserError(f"{table.name} has no column {name!r} (set by {key} or the task){hint}")
     return table.columns.index(name)
 
 

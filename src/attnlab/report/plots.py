@@ -103,7 +103,7 @@ def save_plots(run_dir: Path, attention: Mapping[str, float], probes: Sequence[P
     if any(LAYER.match(key) for key in attention):
         figures["density"] = density_figure(attention)
     metrics_csv = run_dir / "metrics.csv"
-    if metrics_csv.is_file() and any(len(c) > 1 for c in density_curves(metrics_csv).values()):
+    if metrics_csv.is_file() and any(len(c) > 2 for c in density_curves(metrics_csv).values()):
         figures["density_over_time"] = density_over_time(metrics_csv)
     for index, probe in enumerate(probes):
         figures[f"probe_{index:02d}"] = attention_figure(probe)

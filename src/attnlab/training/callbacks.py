@@ -1,5 +1,6 @@
 """What watches a training: its cost, and when to stop it early."""
 
+import logging
 import math
 import resource
 import sys
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, EarlyStopping
+from pytorch_lightning.callbacks import Callback, EarlyStopping, TQDMProgressBar
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..tasks.spec import TaskSpec
+
+log = logging.getLogger("attnlab")
 
 WARMING_STEPS = 10  # steps in which layers are compiled and memory is found
 
@@ -99,6 +104,34 @@ class Meter(Callback):
             "steps": float(trainer.global_step),
             "peak_memory_mb": peak_memory_mb(),
         }
+
+
+class ProgressBar(TQDMProgressBar):
+    """Lightning's bar with loss and metric, without its logger's version number."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=10)
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        shown: dict[str, Any] = super().get_metrics(trainer, pl_module)
+        shown.pop("v_num", None)
+        return shown
+
+
+class EpochLines(Callback):
+    """One line an epoch, where a bar would fill a log file."""
+
+    def __init__(self, task: TaskSpec) -> None:
+        self.metric = task.monitor
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
+            return
+        values = trainer.callback_metrics
+        shown = [name for name in ("train/loss", self.metric, "attention/density") if name in values]
+        line = "  ".join(f"{name} {float(values[name]):.4f}" for name in shown)
+        log.info("epoch %d of %d  %s", trainer.current_epoch + 1, trainer.max_epochs, line)
 
 
 def build_early_stopping(task: TaskSpec, patience: int) -> EarlyStopping:

@@ -89,7 +89,7 @@ def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -
     first = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:10]
     identity = f"{first}-{int(time.time())}" if offline and resumed else first
     _opened.add(identity)
-    return WandbLogger(
+    logger = WandbLogger(
         project=str(settings["logger"].get("project") or "attnlab"),
         name=f"{settings['task']['name']}-{settings['attn']['name']}-s{settings['seed']}",
         group=first,
@@ -100,6 +100,8 @@ def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -
         settings=wandb.Settings(silent=True, console="off"),
         config=dict(settings),
     )
+    logger._wandb_init.pop("anonymous", None)  # Lightning passes it on, and W&B warns that it means nothing
+    return logger
 
 
 def build_loggers(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool, last_step: int) -> list[Logger]:

@@ -65,6 +65,8 @@ def _reading(name: str) -> Iterator[str]:
 
 def _unavailable(name: str, error: Exception) -> UserError:
     first = (str(error).splitlines() or [type(error).__name__])[0]
+    if Path(name).is_dir():
+        return UserError(f"the folder {name} holds no model that transformers can load: {first}")
     return UserError(
         f"model {name!r} cannot be loaded: it is no folder here and the Hugging Face Hub does not give it ({first}). "
         "Remedies: check the name; log in for a private model; without network use model=minilm, "

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
-from pytorch_lightning.callbacks import Callback, TQDMProgressBar
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -24,7 +25,7 @@ from ..data.spec import DataSpec
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
-from .callbacks import Meter, build_early_stopping
+from .callbacks import EpochLines, Meter, ProgressBar, build_early_stopping
 from .checkpoints import WholeCheckpointIO, build_checkpoints, checkpoint_to_keep, checkpoint_to_resume
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
@@ -162,14 +163,14 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     watchers: list[Callback] = [meter, *build_checkpoints(folder, task), *callbacks]
     if options["patience"]:
         watchers.append(build_early_stopping(task, options["patience"]))
-    if options["progress_bar"]:
-        watchers.append(TQDMProgressBar(refresh_rate=10))
+    bar = bool(options["progress_bar"]) and sys.stdout.isatty()
+    watchers.append(ProgressBar() if bar else EpochLines(task))
     loggers = (
         build_loggers(folder, settings, resumed=resumed, last_step=checkpoint.step if checkpoint else -1)
         if _is_first_process()
         else []
     )
-    trainer = _build_trainer(settings, folder, watchers, loggers)
+    trainer = _build_trainer(settings, folder, watchers, loggers, bar=bar)
     if settings["data"]["batch_size"] < trainer.world_size:
         raise UserError(
             f"data.batch_size={settings['data']['batch_size']} is shared by {trainer.world_size} devices: "
@@ -180,6 +181,12 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         compile_layers(model)
     module = FineTuner(model, task, settings)
 
+    count = sum(p.numel() for p in model.parameters())
+    where = f"{trainer.world_size} processes (ddp)" if trainer.world_size > 1 else "one process"
+    _say(
+        f"{settings['model']['name']} ({count / 1e6:.1f} M parameters) with {settings['attn']['name']} on {task.name}: "
+        f"{len(data.examples.splits['train']):,} training examples, {where}, {trainer.precision}\nrun folder {folder}"
+    )
     started = time.perf_counter()
     _interruptible(
         trainer, trainer.fit, module, data, ckpt_path=str(checkpoint.path) if checkpoint else None, weights_only=True
@@ -225,7 +232,7 @@ def _worth_compiling(options: Mapping[str, Any], steps: int) -> bool:
 
 
 def _build_trainer(
-    settings: Mapping[str, Any], folder: Path, watchers: list[Callback], loggers: list[Logger]
+    settings: Mapping[str, Any], folder: Path, watchers: list[Callback], loggers: list[Logger], *, bar: bool
 ) -> pl.Trainer:
     options = settings["trainer"]
     accelerator = options["accelerator"]
@@ -256,7 +263,7 @@ def _build_trainer(
         callbacks=watchers,
         logger=loggers or False,
         plugins=[WholeCheckpointIO()],
-        enable_progress_bar=options["progress_bar"],
+        enable_progress_bar=bar,
         enable_model_summary=False,
         num_sanity_val_steps=1,
         inference_mode=False,  # its tensors count as another kind, and compiled layers would be compiled again

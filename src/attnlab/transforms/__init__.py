@@ -38,5 +38,8 @@ def build_transform(name: str, *, num_heads: int, **dials: Any) -> nn.Module:
             raise UserError(f"attn={name} has no dial {dial!r}: {has}")
     try:
         return kind(num_heads=num_heads, **dials)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
+        given = ", ".join(f"attn.{dial}={value}" for dial, value in dials.items())
+        raise UserError(f"attn={name}: {given}: a value is of the wrong kind (a number is wanted)") from error
+    except ValueError as error:
         raise UserError(f"attn={name}: {error}") from error
