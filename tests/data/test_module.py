@@ -47,7 +47,7 @@ def test_tokens_decode_to_the_texts_and_labels_stay_theirs(folder: Path, tokeniz
     part = data.examples.splits["train"]
     seen = 0
     for batch in data.train_dataloader():
-        assert batch["input_ids"].shape[1] == batch["attention_mask"].sum(1).max()
+        assert 0 <= batch["input_ids"].shape[1] - batch["attention_mask"].sum(1).max() < 8
         assert batch["weight"].tolist() == [1.0] * len(batch["labels"])
         for ids, mask, index, label in zip(
             batch["input_ids"],
