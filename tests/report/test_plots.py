@@ -167,7 +167,7 @@ def test_a_csv_without_density_is_an_error(tmp_path):
 
 
 def test_a_run_gets_its_pictures_under_plots(tmp_path):
-    (tmp_path / "metrics.csv").write_text(CSV)
+    (tmp_path / "metrics.csv").write_text(CSV + "2,150,,0.3,0.5,0.1\n")  # three points make a curve
     model = attach(tiny_bert(), AttentionSpec(name="entmax15"))
     probes = probe_attention(model, tiny_tokenizer(), PROBES[:2])
     files = save_plots(tmp_path, DENSITIES, probes)

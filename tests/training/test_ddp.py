@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import Callback
 
 import attnlab
 from attnlab.errors import UserError
@@ -44,6 +46,19 @@ def test_two_processes_train_to_the_weights_of_one(make_config, tmp_path):
 def test_a_batch_smaller_than_the_devices_is_refused(make_config, tmp_path):
     with pytest.raises(UserError, match="shared by 2 devices"):
         train(make_config("trainer.devices=2", "data.batch_size=1"), tmp_path / "run")
+
+
+def test_a_failure_on_the_first_process_ends_the_other_and_leaves_this_one_alive(make_config, tmp_path):
+    class Fail(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            raise ArithmeticError("on the first process only")
+
+    with pytest.raises(ArithmeticError):
+        train(make_config("strategy=ddp", "trainer.devices=2"), tmp_path / "run", callbacks=[Fail()])
+    assert json.loads((tmp_path / "run/status.json").read_text())["status"] == "failed"
+    time.sleep(6)  # the watch over the children looks every five seconds, and would kill this process
+    again = train(make_config("strategy=ddp", "trainer.devices=2", "trainer.max_epochs=1"), tmp_path / "again")
+    assert json.loads((again.run_dir / "status.json").read_text())["status"] == "done"
 
 
 def test_a_sweep_over_two_processes_trains_each_job_once_in_its_own_folder(tiny_model, tmp_path):

@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.trainer.states import TrainerFn
 from transformers import AutoTokenizer
 
 from ..analysis.probes import PROBES, probe_attention
@@ -27,7 +28,8 @@ class HeatMaps(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         runs = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
-        if trainer.sanity_checking or not runs or not trainer.is_global_zero:
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if not fitting or not runs or not trainer.is_global_zero:
             return
         tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
         probes = probe_attention(pl_module.model, tokenizer, SHOWN)  # type: ignore[arg-type]

@@ -34,6 +34,14 @@ class _RunFolderLauncher(_SubprocessScriptLauncher):
             command = [sys.executable, "-m", "attnlab.training.worker", str(self.run_dir)]
             self.procs.append(subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)}))
 
+    def stop_children(self) -> None:
+        """End the processes that were started, and the watch that would kill this one when they fail."""
+        for process in self.procs:
+            process.kill()  # Lightning answers SIGTERM only between batches, which may never come
+        for process in self.procs:
+            process.wait()
+        self.procs.clear()
+
 
 class RunFolderDDP(DDPStrategy):
     """Distributed data parallel whose children train from the run folder's config.
@@ -50,6 +58,10 @@ class RunFolderDDP(DDPStrategy):
         launcher = _RunFolderLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
         launcher.run_dir = self.run_dir
         self._launcher = launcher
+
+    def stop_children(self) -> None:
+        if isinstance(self._launcher, _RunFolderLauncher):
+            self._launcher.stop_children()
 
 
 @contextmanager

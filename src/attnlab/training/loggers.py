@@ -96,6 +96,7 @@ def wandb_logger(run_dir: Path, settings: Mapping[str, Any], *, resumed: bool) -
         save_dir=run_dir,
         id=identity,
         offline=offline,
+        mode="offline" if offline else "online",  # the variable that Lightning sets comes too late for a second run
         resume="allow",
         settings=wandb.Settings(silent=True, console="off"),
         config=dict(settings),

@@ -273,9 +273,16 @@ def _build_trainer(
 
 
 def _interruptible(trainer: pl.Trainer, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run a stage of the trainer; a Ctrl-C, which Lightning turns into an exit, is a KeyboardInterrupt again."""
+    """Run a stage of the trainer; a Ctrl-C, which Lightning turns into an exit, is a KeyboardInterrupt again.
+
+    When it fails, the other processes of a distributed run are ended: the next job of a sweep goes on.
+    """
     try:
         run(*args, **kwargs)
+    except Exception:
+        if isinstance(trainer.strategy, RunFolderDDP):
+            trainer.strategy.stop_children()
+        raise
     except SystemExit as error:
         if isinstance(error, SIGTERMException):
             raise
