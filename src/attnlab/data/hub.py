@@ -13,7 +13,7 @@ from attnlab.data.files import Table
 from attnlab.data.spec import HubSpec
 
 
-def hub_tables(hub: HubSpec, pairs: bool) -> tuple[dict[str, Table], str]:
+def hub_tables(hub: HubSpec) -> tuple[dict[str, Table], str]:
     """Tables by split and where they are from; without any table, the second is why.
 
     Offline, what earlier runs left in the datasets cache still loads. Class labels become their

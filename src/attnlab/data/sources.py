@@ -36,7 +36,7 @@ def find(spec: DataSpec) -> Found:
     if "train" in local or "train" in own:
         return Found(tables=_ordered(local | own), names=names, source=_say(spec, local, own))
     if spec.source != "local" and spec.hub is not None:
-        tables, said = hub_tables(spec.hub, spec.text_pair is not None)
+        tables, said = hub_tables(spec.hub)
         if tables:
             theirs = names["train"] | {k: v for k, v in spec.hub.columns.items() if k in names["train"]}
             return Found(
