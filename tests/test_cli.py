@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from attnlab.cli.from_run import _lines
 from attnlab.cli.overrides import MAX_FOLDER_NAME, check, job_folder
+from attnlab.cli.reference import reference_config, softmax_references
 from attnlab.cli.resume import newest_runs, resume_target, resumed_config
 from attnlab.cli.train import _let_go
 from attnlab.errors import UserError
@@ -264,6 +265,59 @@ def test_a_failing_job_neither_stops_nor_hides_the_others(tmp_path: Path) -> Non
         assert f"job {number} failed: " in done.stdout
     assert done.stderr.count("none.csv") >= 2, "each job's own message"
     assert "Traceback" not in done.stderr
+    (table,) = tmp_path.glob("outputs/multirun/*/sweep.csv")
+    assert table.read_text().splitlines() == [
+        "attn,status,attention/density,train/seconds,folder",
+        "softmax,failed,,,attn=softmax",
+        "sparsemax,failed,,,attn=sparsemax",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("task=sst2 attn=sparsegen,entmax,topk sparsity.density=0.5,0.25", ["task=sst2"]),
+        ("attn=entmax attn.alpha=1.5 attn.layers=[1] sparsity.per=model sparsity.density=0.5,0.25", [""]),
+        ("attn=entmax sparsity=low,high", [""]),
+        ("attn=topk sparsity.density=0.5,0.25 seed=1,2 task=rte", ["seed=1 task=rte", "seed=2 task=rte"]),
+        ("attn=softmax,topk sparsity.density=0.5,0.25", [""]),
+        # nothing to compare, or softmax is there already
+        ("attn=topk,entmax sparsity.density=0.5", []),
+        ("attn=topk sparsity=none,high", []),
+        ("attn=topk,entmax seed=1,2", []),
+        ("attn=softmax,topk sparsity.density=null,0.5,0.25", []),
+        ("attn=softmax,topk sparsity=none,low,high", []),
+    ],
+)
+def test_a_sweep_over_density_has_one_softmax_run_a_setting_of_the_rest(words: str, meant: list[str]) -> None:
+    references = softmax_references(check(words.split(), multirun=True))
+    assert [" ".join(reference) for reference in references] == [
+        f"attn=softmax sparsity=none {m}".strip() for m in meant
+    ]
+
+
+def test_a_softmax_reference_is_plain_softmax_whatever_the_experiment_says(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [{override /attn: topk}]\nattn: {k: 4}\nsparsity: {density: 0.3}\nseed: 7\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    words = ["experiment=mine", "attn=topk,sparsegen", "sparsity.density=0.5,0.1"]
+    plan = check(words, multirun=True, extra_conf=tmp_path)
+    (reference,) = softmax_references(plan)
+    config = reference_config(plan, reference)
+    assert config.seed == 7
+    assert config.attn == reference_config(plan, ["attn=softmax"]).attn
+    assert config.sparsity.density is None
+
+
+def test_densities_of_a_sweep_file_count_like_typed_ones(tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    lists = {"attn": "topk,entmax", "attn.warmup_ratio": "0.1,0.3", "sparsity.density": "0.5,0.1", "seed": "1,2"}
+    text = yaml.safe_dump({"hydra": {"sweeper": {"params": lists}}})
+    (tmp_path / "sweep" / "mine.yaml").write_text(f"# @package _global_\n{text}")
+    plan = check(["sweep=mine"], multirun=True, extra_conf=tmp_path)
+    assert plan.jobs == 16
+    seeds = [{word for word in words if word.startswith("seed")} for words in softmax_references(plan)]
+    assert seeds == [{"seed=1"}, {"seed=2"}]
 
 
 def test_a_sweep_counts_its_jobs_and_knows_what_differs() -> None:

@@ -1,5 +1,6 @@
 """The command line as users type it, on real sentences with the real pre-trained model."""
 
+import csv
 import json
 import os
 import signal
@@ -145,6 +146,34 @@ def test_a_failing_job_neither_stops_nor_hides_the_others(tmp_path, tiny_model):
     assert "the model has layers 0 to 1, not 9" in done.stdout + done.stderr
     runs = [len(list(p.parent.glob("wandb/offline-run-*"))) for p in tmp_path.glob("outputs/multirun/**/model")]
     assert runs == [1, 1]
+
+
+def test_a_sweep_over_density_ends_with_its_table_and_a_plot_against_softmax(tmp_path, tiny_model):
+    done = attnlab_command(
+        "train", "-m", "attn=sparsegen,topk", "sparsity.density=2,0.5,0.25", "attn.warmup_ratio=0.1",
+        f"model.name={tiny_model}", "trainer.fast=true", "data.batch_size=8", "data.limit=64", "logger=csv", *QUIET,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 1, "a density of 2 cannot be reached"
+    assert "job 1 of 7" in done.stdout
+    assert "job 7 of 7: softmax" in done.stdout
+    assert "5 of 7 jobs done" in done.stdout
+    (root,) = tmp_path.glob("outputs/multirun/*")
+    with (root / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["failed", "done", "done"] * 2 + ["done"]
+    assert (rows[-1]["attn"], rows[-1]["sparsity"], rows[-1]["attention/density"]) == ("softmax", "none", "1.0")
+    run = root / rows[1]["folder"]
+    assert float(rows[1]["val/accuracy"]) == json.loads((run / "metrics.json").read_text())["val"]["accuracy"]
+    assert (
+        "attn=softmax sparsity=none"
+        in json.loads((root / rows[-1]["folder"] / "provenance.json").read_text())["command"]
+    )
+    with (root / "density.csv").open() as file:
+        points = [(row["attn"], row["sparsity.density"]) for row in csv.DictReader(file)]
+    assert points == [("sparsegen", "0.5"), ("sparsegen", "0.25"), ("topk", "0.5"), ("topk", "0.25"), ("softmax", "")]
+    assert (root / "density.png").stat().st_size > 5000
+    assert str((root / "density.png").relative_to(tmp_path)) in done.stdout
 
 
 def test_ctrl_c_is_noted_and_resume_goes_on_in_the_same_folder(tmp_path, tiny_model):

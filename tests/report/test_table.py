@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attnlab.report.table import bar, duration, memory, metrics_table, print_run_summary
+from attnlab.report.table import bar, duration, memory, print_run_summary
 
 METRICS = {
     "val": {"loss": 0.4321, "accuracy": 0.8123, "f1": 0.79},
@@ -100,15 +100,6 @@ def test_a_rate_that_was_not_measured_is_left_out():
 
 def test_an_empty_run_still_names_its_folder():
     assert str(RUN) in printed({})
-
-
-def test_metrics_table_has_a_column_for_each_key_and_a_dash_where_a_row_has_none():
-    table = metrics_table([{"run": "a", "accuracy": 0.81}, {"run": "b", "f1": 0.5}])
-    file = io.StringIO()
-    Console(file=file, width=80).print(table)
-    assert line_with(file.getvalue(), "run").split() == ["run", "accuracy", "f1"]
-    assert line_with(file.getvalue(), " a ").split() == ["a", "0.8100", "-"]
-    assert line_with(file.getvalue(), " b ").split() == ["b", "-", "0.5000"]
 
 
 def test_a_bar_grows_with_the_share_and_never_hides_a_positive_one():

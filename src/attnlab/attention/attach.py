@@ -13,6 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ..errors import UserError
 from ..transforms import build_transform
+from ..transforms.dial import free_dial
 from .core import SparseAttention
 from .spec import AttentionSpec
 
@@ -133,18 +134,49 @@ def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
         if wrong:
             raise UserError(f"attn.layers={list(spec.layers)}: the model has layers 0 to {layers - 1}, not {wrong[0]}")
     heads = int(model.config.num_attention_heads)
+    shape = {"num_heads": heads, "head_dim": int(model.config.hidden_size) // heads}
+    _check_lists(model, spec, layers, shared=shared)
+    first: SparseAttention | None = None
     for layer, module in enumerate(modules):
-        here = spec.layers is None or layer in spec.layers
-        transform = (
-            build_transform(spec.name, num_heads=heads, **spec.dials)
-            if here
-            else build_transform("softmax", num_heads=heads)
-        )
-        core = SparseAttention(transform, layer=layer, num_heads=heads).to(model.device)
-        core.train(module.training)
+        here = spec.of_layer(layer)
+        transform = build_transform(here.name, **shape, **here.dials)
+        assert isinstance(here.temperature, float)
+        core = SparseAttention(transform, layer=layer, num_heads=heads, temperature=here.temperature)
+        if here.name == spec.name:
+            for key in spec.by_layer:
+                free_dial(core if key == "temperature" else core.transform, key)
+            first = first or core
+            _tie(core.transform, first.transform)
+        core.to(model.device).train(module.training)
         setattr(module, SUBMODULE, core)
     model.config.attnlab = spec.to_dict()
     return model
+
+
+def _check_lists(model: PreTrainedModel, spec: AttentionSpec, layers: int, *, shared: bool) -> None:
+    family = type(model).__name__
+    for key, values in spec.by_layer.items():
+        if shared and len(set(values)) > 1:
+            raise UserError(
+                f"{family} shares one attention between its {layers} layers: give one number, attn.{key}=..."
+            )
+        if len(values) != layers:
+            raise UserError(
+                f"attn.{key} has {len(values)} values, but {family} has {layers} layers: one a layer, or one"
+            )
+    learned = [key for key, value in spec.dials.items() if key.startswith("learn_") and value not in (False, "model")]
+    if shared and learned:
+        raise UserError(
+            f"{family} shares one attention between its {layers} layers, so a dial cannot be learned by layer or head: "
+            f"type attn.{learned[0]}=model, or attn.{learned[0]}=false"
+        )
+
+
+def _tie(transform: nn.Module, first: nn.Module) -> None:
+    """Let a value that is learned once for all layers be one parameter."""
+    name = getattr(transform, "tied", None)
+    if name:
+        setattr(transform, name, getattr(first, name))
 
 
 def cores(model: nn.Module) -> list[SparseAttention]:

@@ -19,14 +19,18 @@ class SparseAttention(nn.Module):
               Evaluation always uses the transform alone.
     record    measure density, support and entropy while running.
     capture   keep the last probabilities (B, H, Q, K) in `captured`.
+    temperature  divides the scores; a number, or a buffer where it is steered.
     """
 
-    def __init__(self, transform: nn.Module, *, layer: int, num_heads: int) -> None:
+    def __init__(self, transform: nn.Module, *, layer: int, num_heads: int, temperature: float = 1.0) -> None:
         super().__init__()
         self.transform = transform
+        self.temperature: float | Tensor = temperature
         self.layer = layer
         self.num_heads = num_heads
         self.dense = isinstance(transform, Softmax)
+        self.finish = getattr(transform, "finish", None)
+        self.sums_to_one = "sum" not in getattr(transform, "breaks", ())
         self.walking = False
         self.record = False
         self.capture = False
@@ -57,13 +61,14 @@ class SparseAttention(nn.Module):
         """Context (B, Q, H, D), and the probabilities (B, H, Q, K) before dropout when wanted, else None."""
         if scaling is None:
             scaling = query_BHQD.shape[-1] ** -0.5
+        scale = scaling / self.temperature
         looked_at = self.record or self.capture or want_weights
-        if self.dense and not looked_at and (rate == 0.0 or query_BHQD.is_cuda):
+        if self.dense and not looked_at and isinstance(scale, float) and (rate == 0.0 or query_BHQD.is_cuda):
             context_BHQD = F.scaled_dot_product_attention(
-                query_BHQD, key_BHKD, value_BHKD, attn_mask=keep, dropout_p=rate, scale=scaling
+                query_BHQD, key_BHKD, value_BHKD, attn_mask=keep, dropout_p=rate, scale=scale
             )
             return context_BHQD.transpose(1, 2).contiguous(), None
-        scores_BHQK = torch.matmul(query_BHQD * scaling, key_BHKD.transpose(-1, -2))
+        scores_BHQK = torch.matmul(query_BHQD * scale, key_BHKD.transpose(-1, -2))
         probs_BHQK = self.transform(scores_BHQK, keep)
         if self.training and self.walking:
             mixed = torch.lerp(softmax(scores_BHQK, keep).float(), probs_BHQK.float(), self.walk)
@@ -73,7 +78,13 @@ class SparseAttention(nn.Module):
         if self.capture:
             self.captured = probs_BHQK.detach()
         context_BHQD = torch.matmul(dropout(probs_BHQK, rate).to(value_BHKD.dtype), value_BHKD)
-        return context_BHQD.transpose(1, 2).contiguous(), probs_BHQK if want_weights else None
+        context_BQHD = context_BHQD.transpose(1, 2).contiguous()
+        if self.finish is not None:
+            finished_BQHD = self.finish(context_BQHD)
+            if self.training and self.walking:
+                finished_BQHD = torch.lerp(context_BQHD.float(), finished_BQHD.float(), self.walk)
+            context_BQHD = finished_BQHD.to(context_BQHD.dtype)
+        return context_BQHD, probs_BHQK if want_weights else None
 
     @torch.no_grad()
     def _measure(self, probs_BHQK: Tensor, keep: Tensor | None) -> None:
@@ -89,6 +100,8 @@ class SparseAttention(nn.Module):
         self.rows += pairs.any(dim=-1).sum() / pairs.shape[1]
         self.allowed += pairs.sum() / pairs.shape[1]
         self.kept += (p > 0).sum(dim=(0, 2, 3))
+        if not self.sums_to_one:
+            p = p / p.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
         self.entropy -= torch.xlogy(p, p).sum(dim=(0, 2, 3))
 
     def reset_statistics(self) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from .attach import cores
+from .core import SparseAttention
 
 
 def start_recording(model: nn.Module) -> None:
@@ -32,6 +33,15 @@ def recording(model: nn.Module) -> Iterator[None]:
         stop_recording(model)
 
 
+def recorded(core: SparseAttention) -> tuple[float, float, float, float]:
+    """What one layer recorded, over all processes: rows, allowed pairs, kept pairs and entropy (means over heads)."""
+    sums = torch.cat([core.rows[None], core.allowed[None], core.kept, core.entropy])
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(sums)
+    kept, entropy = sums[2 : 2 + core.num_heads].mean(), sums[2 + core.num_heads :].mean()
+    return float(sums[0]), float(sums[1]), float(kept), float(entropy)
+
+
 def attention_statistics(model: nn.Module) -> dict[str, float]:
     """Means over heads and layers of what was recorded, and each layer's density.
 
@@ -41,16 +51,12 @@ def attention_statistics(model: nn.Module) -> dict[str, float]:
     result: dict[str, float] = {}
     density, support, entropy = [], [], []
     for core in cores(model):
-        sums = torch.cat([core.rows[None], core.allowed[None], core.kept, core.entropy])
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(sums)
-        rows, allowed = float(sums[0]), float(sums[1])
+        rows, allowed, kept, spread = recorded(core)
         if rows == 0:
             return {}
-        kept = float(sums[2 : 2 + core.num_heads].mean())
         density.append(kept / allowed)
         support.append(kept / rows)
-        entropy.append(float(sums[2 + core.num_heads :].mean()) / rows)
+        entropy.append(spread / rows)
         result[f"density/layer_{core.layer:02d}"] = density[-1]
     count = len(density)
     means = {

@@ -29,11 +29,16 @@ MAX_FOLDER_NAME = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a checked command line asks for: how many jobs, and which keys differ between them."""
+    """What a checked command line asks for: how many jobs, and which keys differ between them.
+
+    overrides: the words, those of a sweep file among them; extra_conf: where more YAML files come from.
+    """
 
     jobs: int
     swept: tuple[str, ...]
     fixed: tuple[str, ...]
+    overrides: tuple[Override, ...]
+    extra_conf: Path | None = None
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -60,15 +65,15 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     overrides = parse(words)
     for override in overrides:
         if override.key_or_group in choices:
-            for value in _values(override):
+            for value in values_of(override):
                 check_choice(override.key_or_group, value, choices)
         if override.is_sweep_override() and not multirun:
             raise UserError(
                 f"{override.input_line} asks for several runs: add -m (python train.py -m ...), "
                 "or quote the value if it is one value with commas"
             )
-    search = [f"hydra.searchpath=[file://{extra_conf.resolve()}]"] if extra_conf else []
-    config = _compose([*search, *_first_of_each(overrides, choices)])
+    search = search_path(extra_conf)
+    config = compose_config([*search, *_first_of_each(overrides, choices)])
     named = {override.get_key_element() for override in overrides}
     # as Hydra's sweeper does: the command line wins over the sweep file
     preset = OmegaConf.select(config, "hydra.sweeper.params") or {}
@@ -78,19 +83,26 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     overrides = [*parse(lists), *overrides]
     for override in overrides:
         if override.key_or_group in choices:
-            for value in _values(override):
+            for value in values_of(override):
                 check_choice(override.key_or_group, value, choices)
     _check_keys(overrides, choices, search)
-    _compose([*search, *(_with_value(o, _values(o)[0]) for o in overrides)], resolve=True)
+    compose_config([*search, *(with_value(o, values_of(o)[0]) for o in overrides)], resolve=True)
     sweeps = [o for o in overrides if o.is_sweep_override()]
     for sweep in sweeps:
-        if len(set(map(str, _values(sweep)))) < len(_values(sweep)):
+        if len(set(map(str, values_of(sweep)))) < len(values_of(sweep)):
             raise UserError(f"{sweep.input_line} lists a value twice: both jobs would share a folder")
     return Plan(
-        jobs=prod(len(_values(o)) for o in sweeps),
+        jobs=prod(len(values_of(o)) for o in sweeps),
         swept=tuple(o.key_or_group for o in sweeps),
         fixed=tuple(o.key_or_group for o in overrides if not o.is_sweep_override()),
+        overrides=tuple(overrides),
+        extra_conf=extra_conf,
     )
+
+
+def search_path(extra_conf: Path | None) -> list[str]:
+    """The word that lets Hydra find the YAML files of --config-dir."""
+    return [f"hydra.searchpath=[file://{extra_conf.resolve()}]"] if extra_conf else []
 
 
 def _check_keys(overrides: Sequence[Override], choices: dict[str, list[str]], search: list[str]) -> None:
@@ -99,29 +111,29 @@ def _check_keys(overrides: Sequence[Override], choices: dict[str, list[str]], se
     variants: list[tuple[str, list[str]]] = [("", first)]
     for override in overrides:
         if override.is_sweep_override() and override.key_or_group in choices:
-            for value in _values(override):
-                words = [_with_value(override, value)]
+            for value in values_of(override):
+                words = [with_value(override, value)]
                 others = [w for w in first if not w.startswith(f"{override.get_key_element()}=")]
                 variants.append((f" with {words[0]}", [*others, *words]))
     keys = [o for o in overrides if o.key_or_group not in choices and not o.is_hydra_override() and not o.is_delete()]
     for chosen, words in variants:
-        config = OmegaConf.to_container(_compose([*search, *words]), resolve=False)
+        config = OmegaConf.to_container(compose_config([*search, *words]), resolve=False)
         assert isinstance(config, dict)
         plain: dict[str, object] = {str(k): v for k, v in config.items() if k != "hydra"}
         for override in keys:
             key = override.key_or_group
             if not (override.is_add() or override.is_force_add()):
                 check_key(key, plain, choices, chosen)
-                check_section(key, _values(override)[0], plain)
+                check_section(key, values_of(override)[0], plain)
             elif not chosen and not key_exists(key, plain):
                 print(f"warning: attnlab reads no key {key!r}: +{key} may do nothing", file=sys.stderr)
 
 
 def _first_of_each(overrides: Sequence[Override], choices: dict[str, list[str]]) -> list[str]:
-    return [_with_value(o, _values(o)[0]) for o in overrides if o.key_or_group in choices or o.is_hydra_override()]
+    return [with_value(o, values_of(o)[0]) for o in overrides if o.key_or_group in choices or o.is_hydra_override()]
 
 
-def _values(override: Override) -> list[Any]:
+def values_of(override: Override) -> list[Any]:
     """Every value that the override takes, one for a plain override."""
     if not override.is_sweep_override():
         return [None if override.is_delete() else override.value()]
@@ -134,16 +146,18 @@ def _values(override: Override) -> list[Any]:
     return list(override.sweep_string_iterator())
 
 
-def _with_value(override: Override, value: object) -> str:
+def with_value(override: Override, value: object) -> str:
+    """The word of one job: the override with one of its values."""
     if override.is_sweep_override():
         return f"{override.get_key_element()}={value}"
     return str(override.input_line)
 
 
-def _compose(words: Sequence[str], *, resolve: bool = False) -> DictConfig:
+def compose_config(words: Sequence[str], *, resolve: bool = False, with_hydra: bool = True) -> DictConfig:
+    """The config of those words, with Hydra's own part or without. Raises UserError when there is none."""
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-            config = compose("config", overrides=list(words), return_hydra_config=True)
+            config = compose("config", overrides=list(words), return_hydra_config=with_hydra)
         if resolve:
             plain = {key: config[key] for key in config if key != "hydra"}
             OmegaConf.to_container(OmegaConf.create(plain), resolve=True)

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: what became of each, and the table at the end."""
+"""The jobs of a sweep: what became of each, the table at the end, and what the sweep leaves in its folder."""
 
 import traceback
 from collections.abc import Sequence
@@ -62,6 +62,24 @@ def print_table(jobs: Sequence[Job], total: int, fixed: Sequence[str], console: 
         if job.error is not None:
             line = f"job {number} failed: {one_line(job.error)}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def write_table(root: Path, jobs: Sequence[Job], fixed: Sequence[str]) -> None:
+    """sweep.csv in the sweep's folder, over the one of the job before."""
+    from attnlab.report.sweep import save_table  # here, because it takes seconds to import
+
+    save_table(root, jobs, fixed)
+
+
+def show_density(root: Path, jobs: Sequence[Job], fixed: Sequence[str], console: Console) -> None:
+    """Plots score against density, and says where the pictures are."""
+    from attnlab.report.sweep import save_density
+
+    files = save_density(root, jobs, fixed)
+    if not files:
+        console.print("no plot of score against density: fewer than two jobs came to an end", highlight=False)
+    for file in files:
+        console.print(f"plot {_short(file)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _short(path: Path) -> Path:

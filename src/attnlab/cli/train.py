@@ -4,8 +4,9 @@ import argparse
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from traceback import clear_frames
 from typing import Any
@@ -13,14 +14,14 @@ from typing import Any
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
 from attnlab.cli.choices import conf_dir
-from attnlab.cli.overrides import Plan, check
+from attnlab.cli.overrides import Plan, check, job_folder
+from attnlab.cli.reference import reference_config, softmax_references, sweeps_density
 from attnlab.cli.resume import require_run, resume_target, resumed_config
-from attnlab.cli.sweep import Job, print_table, report_failure
+from attnlab.cli.sweep import Job, print_table, report_failure, show_density, write_table
 from attnlab.errors import UserError, closest
 
 MULTIRUN = ("-m", "--multirun")
@@ -71,69 +72,90 @@ def _hydra_main(flags: Sequence[str], words: Sequence[str], task: Any) -> None:
 
 def _single(flags: Sequence[str], words: Sequence[str]) -> int:
     jobs: list[Job] = []
-    _hydra_main(flags, words, lambda cfg: jobs.append(_run_job(cfg)))
+    _hydra_main(flags, words, lambda cfg: jobs.append(_run_job(_hydra_job(words), lambda: cfg)))
     for job in jobs:
+        if job.status == "interrupted":
+            _say_how_to_resume(job.folder)
+            raise KeyboardInterrupt
         if job.error is not None:
             raise job.error
     return 0
 
 
 def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
+    """Every job, then the softmax references; after each job, sweep.csv is up to date."""
     jobs: list[Job] = []
+    references = softmax_references(plan)
+    total = plan.jobs + len(references)
+    # with nothing swept, a job is known by everything that was typed
+    fixed = plan.fixed if plan.swept else ()
+    root = Path()
     console, errors = Console(), Console(stderr=True)
 
-    def task(cfg: DictConfig) -> None:
-        number = HydraConfig.get().job.num + 1
-        overrides = tuple(HydraConfig.get().overrides.task)
-        console.rule(f"job {number} of {plan.jobs}", align="left", style="dim")
-        console.print(" ".join(overrides), markup=False, highlight=False)
-        with _own_command([*(f for f in flags if f not in MULTIRUN), *overrides]):
-            jobs.append(_run_job(cfg))
-        if jobs[-1].error is not None:
-            report_failure(jobs[-1], errors)
-            _let_go(jobs[-1].error)
-        if jobs[-1].status == "interrupted":
+    def run(job: Job, config: Callable[[], DictConfig], kind: str = "") -> None:
+        console.rule(f"job {len(jobs) + 1} of {total}{kind}", align="left", style="dim")
+        console.print(" ".join(job.overrides), markup=False, highlight=False)
+        with _own_command([*(f for f in flags if f not in MULTIRUN), *job.overrides]):
+            jobs.append(_run_job(job, config))
+        if job.error is not None:
+            report_failure(job, errors)
+            _let_go(job.error)
+        write_table(root, jobs, fixed)
+        if job.status == "interrupted":
             raise KeyboardInterrupt
 
-    excluded = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(plan.fixed)}]"
-    # a folder is named after what differs between the jobs; with nothing swept, after everything
-    naming = [excluded] if plan.swept else []
+    def task(cfg: DictConfig) -> None:
+        nonlocal root
+        root = Path(HydraConfig.get().sweep.dir).absolute()
+        run(_hydra_job(words), lambda: cfg)
+
+    # a folder is named after what differs between the jobs
+    naming = [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"] if fixed else []
     interrupted = False
     try:
         _hydra_main(flags, [*words, *naming], task)
+        for own in references:
+            name = job_folder(",".join(sorted(word for word in own if word.partition("=")[0] not in fixed)))
+            job = Job(overrides=own, folder=_own_folder(root / name, words))
+            run(job, partial(reference_config, plan, own), ": softmax, the reference")
     except KeyboardInterrupt:
         interrupted = True
-    print_table(jobs, plan.jobs, plan.fixed if plan.swept else (), console)
+    print_table(jobs, total, fixed, console)
+    if jobs and sweeps_density(plan):
+        show_density(root, jobs, fixed, console)
     if interrupted:
         return 130
     return int(any(job.status != "done" for job in jobs))
 
 
-def _run_job(cfg: DictConfig) -> Job:
-    """Trains in Hydra's output folder. An error is kept in the job: Hydra would stop the sweep."""
-    folder = _own_folder(Path(HydraConfig.get().runtime.output_dir))
-    job = Job(overrides=tuple(HydraConfig.get().overrides.task), folder=folder)
+def _hydra_job(words: Sequence[str]) -> Job:
+    """The job that Hydra is about to run."""
+    hydra_config = HydraConfig.get()
+    folder = _own_folder(Path(hydra_config.runtime.output_dir), words)
+    return Job(overrides=tuple(hydra_config.overrides.task), folder=folder)
+
+
+def _run_job(job: Job, config: Callable[[], DictConfig]) -> Job:
+    """Trains in the job's folder. An error is kept in the job: Hydra would stop the sweep."""
     try:
+        cfg = config()
         if cfg.resume == "auto":
-            job.folder = _unfinished_or(folder, cfg)
+            job.folder = _unfinished_or(job.folder, cfg)
         _train(cfg, job)
     except KeyboardInterrupt:
         job.status = "interrupted"
-        if HydraConfig.get().mode != RunMode.MULTIRUN:
-            _say_how_to_resume(job.folder)
-            raise
     except Exception as error:
         job.status, job.error = "failed", error
         _remove_if_empty(job.folder)
     return job
 
 
-def _own_folder(folder: Path) -> Path:
+def _own_folder(folder: Path, words: Sequence[str]) -> Path:
     """The folder, or `folder_2`, ... when another command that started in the same second has it.
 
     A folder that the user named is taken as it is.
     """
-    if any(word.startswith(("hydra.run.dir", "hydra.sweep")) for word in HydraConfig.get().overrides.hydra):
+    if any(word.startswith(("hydra.run.dir", "hydra.sweep.")) for word in words):
         return folder
     own, number = folder, 1
     while True:

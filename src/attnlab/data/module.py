@@ -128,6 +128,16 @@ class TextDataModule(pl.LightningDataModule):
         """Any split as an evaluation reads it."""
         return self._eval(split)
 
+    def spread(self, split: str, count: int) -> Batch:
+        """One batch of `count` examples (fewer where there are fewer), evenly chosen over all lengths."""
+        part = self._part(split)
+        lengths = list(part["length"])
+        order = sorted(range(len(part)), key=lambda i: (lengths[i], i))
+        chosen = [order[i * len(order) // min(count, len(order))] for i in range(min(count, len(order)))]
+        loader = self._loader(part, EvalBatches([1], 1))
+        batch: Batch = loader.collate_fn(loader.dataset.__getitems__([(i, 1.0) for i in chosen]))  # type: ignore[attr-defined]
+        return batch
+
     def _eval(self, split: str) -> DataLoader[Batch]:
         rank, world = _place()
         part = self._part(split)

@@ -32,7 +32,7 @@ def density_figure(attention: Mapping[str, float]) -> Figure:
     layers = {int(match[1]): value for key, value in attention.items() if (match := LAYER.match(key))}
     if not layers:
         raise ValueError("no density by layer among the attention metrics")
-    figure, axes = _framed(width=max(4.2, 1.6 + 0.5 * len(layers)))
+    figure, axes = framed(width=max(4.2, 1.6 + 0.5 * len(layers)))
     names = sorted(layers)
     bars = axes.bar([str(name) for name in names], [layers[name] for name in names], width=0.7)
     for patch in bars:
@@ -63,7 +63,7 @@ def density_over_time(metrics_csv: Path) -> Figure:
     curves = density_curves(metrics_csv)
     if not curves:
         raise ValueError(f"{metrics_csv}: no attention density was logged")
-    figure, axes = _framed(width=5.6)
+    figure, axes = framed(width=5.6)
     layers = sorted(layer for layer in curves if layer is not None)
     colours = attention_colours()
     ends: list[tuple[float, str, object]] = []
@@ -136,7 +136,7 @@ def png(figure: Figure, *, most_bytes: int = MOST_BYTES) -> bytes:
     raise ValueError(f"the picture takes more than {most_bytes} bytes at {DPIS[-1]} dpi")
 
 
-def _framed(*, width: float, height: float = 3.0) -> tuple[Figure, Axes]:
+def framed(*, width: float, height: float = 3.0) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)

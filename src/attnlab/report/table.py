@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich import box
@@ -39,18 +39,6 @@ def run_summary(metrics: Metrics, *, unicode: bool = True) -> RenderableType:
     page = Table.grid(padding=(0, 4))
     page.add_row(Group(*_spaced(left)), *([right] if right else []))
     return page
-
-
-def metrics_table(rows: Sequence[Mapping[str, object]], *, title: str | None = None) -> Table:
-    """One line a row (a split, a run of a sweep), one column a key, in order of appearance."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    for column in columns:
-        numeric = any(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    return table
 
 
 def _scores(metrics: Metrics) -> Table | None:

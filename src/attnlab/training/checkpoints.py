@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from ..tasks.spec import TaskSpec
+from .density import DensityControl
 
 log = logging.getLogger("attnlab")
 
@@ -80,7 +82,19 @@ class _BestCheckpoint(ModelCheckpoint):
         )
 
 
-def build_checkpoints(run_dir: Path, task: TaskSpec) -> list[Callback]:
+class _BestOnceSparse(_BestCheckpoint):
+    """Counts an epoch only when attention has come down to the wanted density."""
+
+    def __init__(self, density: DensityControl, **options: Any) -> None:
+        super().__init__(**options)
+        self.density = density
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.density.at_target(trainer):
+            super().on_validation_end(trainer, pl_module)
+
+
+def build_checkpoints(run_dir: Path, task: TaskSpec, density: DensityControl | None) -> list[Callback]:
     """checkpoints/best.ckpt by the task's first metric, and last.ckpt after every epoch."""
     plain: dict[str, Any] = {
         "dirpath": run_dir / "checkpoints",
@@ -88,6 +102,7 @@ def build_checkpoints(run_dir: Path, task: TaskSpec) -> list[Callback]:
         "enable_version_counter": False,
         "save_on_train_epoch_end": False,
     }
-    best = _BestCheckpoint(filename="best", monitor=task.monitor, mode="max", save_top_k=1, **plain)
+    by_metric: dict[str, Any] = {"filename": "best", "monitor": task.monitor, "mode": "max", "save_top_k": 1, **plain}
+    best = _BestOnceSparse(density, **by_metric) if density else _BestCheckpoint(**by_metric)
     last = _BestCheckpoint(filename="last", monitor=None, save_top_k=1, **plain)
     return [best, last]

@@ -4,6 +4,7 @@ import ctypes
 import sys
 
 import torch
+import torch._functorch.config as autograd_config
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -11,6 +12,7 @@ from ..attention import cores
 from ..attention.attach import give_every_mask
 from ..attention.dropout import use_counter_dropout
 
+ALLOW_CUSTOM_BACKWARD = "autograd_cache_allow_custom_autograd_functions"  # not in every torch
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
@@ -36,6 +38,11 @@ def compile_layers(model: PreTrainedModel) -> None:
     """
     give_every_mask(True)
     torch._dynamo.config.recompile_limit = 64  # variants: walking or not, measuring or not, kinds of layer
+    # Floats as symbols (a dropout rate, an epsilon) are given up in the end, and then all is traced a second time.
+    torch._dynamo.config.specialize_float = True
+    # Without this the disk cache passes over graphs with a custom backward; their code is part of its key.
+    if hasattr(autograd_config, ALLOW_CUSTOM_BACKWARD):
+        setattr(autograd_config, ALLOW_CUSTOM_BACKWARD, True)
     for layer in encoder_layers(model):
         use_counter_dropout(layer)
         layer.compile(dynamic=True)

@@ -20,6 +20,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..attention import AttentionSpec
+from ..attention.dials import dial_metrics, steered
 from ..data.module import TextDataModule
 from ..data.spec import DataSpec
 from ..errors import UserError
@@ -27,6 +28,7 @@ from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
 from .callbacks import EpochLines, Meter, ProgressBar, build_early_stopping
 from .checkpoints import WholeCheckpointIO, build_checkpoints, checkpoint_to_keep, checkpoint_to_resume
+from .density import DensityControl, SparsitySpec
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
 from .models import build_model, load_config, load_tokenizer, longest_input, save_model
@@ -141,8 +143,8 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
 
     data_spec = DataSpec.from_config(settings["task"], settings["data"])
     tokenizer = load_tokenizer(settings["model"]["name"])
-    positions = longest_input(load_config(settings["model"]["name"]))
-    data = TextDataModule(data_spec, tokenizer, seed=settings["seed"], model_limit=positions)
+    model_config = load_config(settings["model"]["name"])
+    data = TextDataModule(data_spec, tokenizer, seed=settings["seed"], model_limit=longest_input(model_config))
     data.setup()
     assert data.examples is not None
     for note in data.notes:
@@ -150,7 +152,13 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
 
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     task = TaskSpec.from_config(settings["task"], data.examples.labels)
-    model = build_model(settings["model"], task, AttentionSpec.from_config(settings["attn"]))
+    attention = AttentionSpec.from_config(settings["attn"])
+    sparsity = SparsitySpec.from_config(settings["sparsity"], settings["attn"])
+    density = None
+    if sparsity:
+        attention = steered(attention, int(model_config.num_hidden_layers))
+        density = DensityControl(sparsity, attention)
+    model = build_model(settings["model"], task, attention)
     _note_ignored(settings)
 
     resumed = (folder / "metrics.csv").is_file()
@@ -160,7 +168,8 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     elif resumed:
         _say("note: there is no whole checkpoint: training starts from the beginning")
     meter = Meter()
-    watchers: list[Callback] = [meter, *build_checkpoints(folder, task), *callbacks]
+    watchers: list[Callback] = [*([density] if density else []), meter, *callbacks]
+    watchers += build_checkpoints(folder, task, density)
     if options["patience"]:
         watchers.append(build_early_stopping(task, options["patience"]))
     bar = bool(options["progress_bar"]) and sys.stdout.isatty()
@@ -201,9 +210,12 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
             metrics[split] = _values(trainer, split)
             keep_path = None
             if split == "val":
-                metrics["attention"] = module.attention
+                metrics["attention"] = module.attention | dial_metrics(model)
     metrics["train"] = meter.summary(trainer)
     metrics["train"]["wall_seconds"] = time.perf_counter() - started
+    if density:
+        attention = attention.with_dial(density.dial.key, density.dials())
+        model.config.attnlab = attention.to_dict()
     if trainer.is_global_zero:
         save_model(model, tokenizer, folder / "model")
         for split, rows in module.rows.items():
@@ -294,6 +306,8 @@ def _interruptible(trainer: pl.Trainer, run: Callable[..., Any], *args: Any, **k
 def _note_ignored(settings: Mapping[str, Any]) -> None:
     if settings["attn"]["name"] == "softmax" and settings["attn"]["warmup_ratio"]:
         _say("note: attn.warmup_ratio has no effect with attn=softmax")
+    if settings["sparsity"]["density"] is None and settings["sparsity"]["schedule"] != "linear":
+        _say("note: sparsity.schedule has no effect without sparsity.density")
     if settings["trainer"]["fast"] and settings["attn"]["kernel"] == "compiled":
         _say("note: trainer.fast=true compiles nothing: attn.kernel=compiled has no effect")
 

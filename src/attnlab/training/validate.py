@@ -1,11 +1,13 @@
 """Check the values of a config before anything is loaded: one line a key, the whole schema in one place."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..attention.spec import AttentionSpec
 from ..errors import UserError
 from ..transforms import build_transform
+from .density import SCHEDULES, SparsitySpec
 
 Check = Callable[[Any], bool]
 
@@ -40,6 +42,10 @@ RULES: dict[str, tuple[Check, str]] = {
     "model.dropout": (_maybe(lambda v: _number(v) and 0 <= v < 1), "in [0, 1), or null"),
     "attn.warmup_ratio": (_share, "a share in [0, 1]"),
     "attn.kernel": (_one_of("auto", "compiled", "eager"), "auto, compiled or eager"),
+    "sparsity.density": (_maybe(_number), "a share in (0, 1], or null"),
+    "sparsity.per": (_one_of("layer", "model"), "layer or model"),
+    "sparsity.schedule": (_one_of(*SCHEDULES), "linear, cosine or constant"),
+    "sparsity.warmup_ratio": (_share, "a share in [0, 1]"),
     "data.batch_size": (_whole(1), "a whole number from 1 on"),
     "data.max_length": (_whole(1), "a whole number from 1 on"),
     "data.limit": (_maybe(_whole(1)), "a whole number from 1 on, or null"),
@@ -82,4 +88,7 @@ def validate(settings: Mapping[str, Any]) -> None:
         if not fits(section[name]):
             raise UserError(f"{key}={section[name]} must be {allowed}")
     spec = AttentionSpec.from_config(settings["attn"])
-    build_transform(spec.name, num_heads=1, **spec.dials)
+    for layer in range(max((len(values) for values in spec.by_layer.values()), default=1)):
+        here = replace(spec, layers=None).of_layer(layer)
+        build_transform(here.name, num_heads=1, **here.dials)
+    SparsitySpec.from_config(settings["sparsity"], settings["attn"])

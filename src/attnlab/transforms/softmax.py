@@ -21,6 +21,8 @@ def softmax(scores: Tensor, keep: Tensor | None = None) -> Tensor:
 class Softmax(nn.Module):
     """`softmax` as a transform of attention scores (B, H, Q, K)."""
 
+    breaks = frozenset({"sparse"})
+
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()
 

@@ -1,55 +1,76 @@
-"""sparsemax and sparsegen-lin: Euclidean projections of the scores onto the simplex."""
+"""sparsemax, and the projection kernel that sparsegen shares with it."""
 
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from .dial import TEMPERATURE
 from .kernel import fused
-from .rows import TOLERANCE, exact_theta, settled, shifted
+from .rows import exact_rows, one_value_a_row, rowwise, settled, shifted, unsettled
 
 STEPS = 8
 
 
 @fused
-def _project(scores: Tensor, keep: Tensor | None, scale: float) -> Tensor:
+def _project(scores: Tensor, keep: Tensor | None, scale: Tensor) -> Tensor:
     w, live = shifted(scores, keep)
-    w = w * scale
+    w = w * scale.to(w.dtype)
     tau = torch.full_like(w[..., :1], -1.0)
     for _ in range(STEPS):
         excess = w - tau
         mass = excess.clamp_min(0).sum(-1, keepdim=True)
         size = (excess > 0).to(w.dtype).sum(-1, keepdim=True).clamp_min(1)
         tau = tau + (mass - 1) / size
-    mass = (w - tau).clamp_min(0).sum(-1, keepdim=True)
-    off = live & ((mass - 1).abs() > TOLERANCE)
-    tau = exact_theta(w, torch.full_like(tau, 2.0), tau + 1, off) - 1
-    return settled((w - tau).clamp_min(0), scores.dtype)
+    probabilities = (w - tau).clamp_min(0)
+    off = live & unsettled(probabilities.sum(-1, keepdim=True), 1)
+    result = settled(probabilities, scores.dtype)
+    two = torch.full_like(scale, 2.0)
+    exact_rows(result, scores, keep, off, "entmax", scale, two, two)
+    return result
 
 
 @fused
-def _project_backward(probabilities: Tensor, grad: Tensor, scale: float) -> Tensor:
+def _project_backward(probabilities: Tensor, grad: Tensor, scale: Tensor) -> Tensor:
     support = probabilities > 0
     g = torch.where(support, grad.to(torch.promote_types(grad.dtype, torch.float32)), 0.0)
     size = support.to(g.dtype).sum(-1, keepdim=True).clamp_min(1)
     centred = g - g.sum(-1, keepdim=True) / size
-    return (scale * torch.where(support, centred, 0.0)).to(grad.dtype)
+    return (scale.to(g.dtype) * torch.where(support, centred, 0.0)).to(grad.dtype)
+
+
+@fused
+def _scale_pull(probabilities: Tensor, grad: Tensor) -> Tensor:
+    """grad . dp/dscale, still to be divided by scale: on the support p - 1/|S|."""
+    support = probabilities > 0
+    p = probabilities.to(torch.promote_types(grad.dtype, torch.float32))
+    size = support.to(p.dtype).sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(support, grad * (p - 1 / size), 0.0).sum(-1, keepdim=True)
 
 
 class _Projection(torch.autograd.Function):
-    """Saves the probabilities and nothing else."""
+    """Saves the probabilities and the scale, one number a head at most."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, keep: Tensor | None, scale: float) -> Tensor:
-        probabilities = _project(scores, keep, scale)
-        ctx.save_for_backward(probabilities)
-        ctx.scale = scale
+    def forward(ctx: Any, scores: Tensor, keep: Tensor | None, scale: Tensor) -> Tensor:
+        probabilities = _project(scores, keep, rowwise(scale, scores))
+        ctx.save_for_backward(probabilities, scale)
         return probabilities
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (probabilities,) = ctx.saved_tensors
-        return _project_backward(probabilities, grads[0], ctx.scale), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
+        probabilities, scale = ctx.saved_tensors
+        s = scale if torch.is_grad_enabled() else rowwise(scale, probabilities)
+        grad_scores = _project_backward(probabilities, grads[0], s) if ctx.needs_input_grad[0] else None
+        grad_scale = None
+        if ctx.needs_input_grad[2]:
+            grad_scale = _scale_pull(probabilities, grads[0]).sum_to_size(scale.shape).to(scale.dtype) / scale
+        return grad_scores, None, grad_scale
+
+
+def project(scores: Tensor, keep: Tensor | None, scale: float | Tensor) -> Tensor:
+    """sparsemax(scale * scores), scale a number or a tensor with one value a row, differentiable in both."""
+    return cast(Tensor, _Projection.apply(scores, keep, one_value_a_row(scale, scores)))  # type: ignore[no-untyped-call]
 
 
 def sparsemax(scores: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -59,42 +80,16 @@ def sparsemax(scores: Tensor, keep: Tensor | None = None) -> Tensor:
     be attended. Returns probabilities of the same shape and dtype; a row with no key kept is all zeros. Gradient: on
     the support S, g - mean_S(g).
     """
-    return cast(Tensor, _Projection.apply(scores, keep, 1.0))  # type: ignore[no-untyped-call]
-
-
-def sparsegen(scores: Tensor, keep: Tensor | None = None, *, lam: float = 0.0) -> Tensor:
-    """sparsegen-lin: p = max((z - tau) / (1 - lam), 0), sum(p) = 1, for lam < 1.
-
-    Laha et al. 2018, arXiv:1810.11975; the attention of SSAF (Cui et al. 2019). It equals sparsemax(z / (1 - lam)):
-    lam = 0 is sparsemax, lam -> 1 keeps one key, lam -> -inf keeps all alike. Shapes and masking as `sparsemax`.
-    Gradient: on the support S, (g - mean_S(g)) / (1 - lam). Raises ValueError for lam >= 1.
-    """
-    if not lam < 1:
-        raise ValueError(f"sparsegen needs lam < 1, not {lam}")
-    return cast(Tensor, _Projection.apply(scores, keep, 1.0 / (1.0 - lam)))  # type: ignore[no-untyped-call]
+    return project(scores, keep, 1.0)
 
 
 class Sparsemax(nn.Module):
     """`sparsemax` as a transform of attention scores (B, H, Q, K)."""
+
+    dial = TEMPERATURE
 
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()
 
     def forward(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
         return sparsemax(scores, keep)
-
-
-class Sparsegen(nn.Module):
-    """`sparsegen` with a fixed lam as a transform of attention scores (B, H, Q, K)."""
-
-    def __init__(self, *, num_heads: int, lam: float) -> None:
-        super().__init__()
-        if not lam < 1:
-            raise ValueError(f"attn.lam must be below 1 (SSAF uses -7 to -3), not {lam}")
-        self.lam = float(lam)
-
-    def forward(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
-        return sparsegen(scores, keep, lam=self.lam)
-
-    def extra_repr(self) -> str:
-        return f"lam={self.lam}"

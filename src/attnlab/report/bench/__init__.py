@@ -1,4 +1,4 @@
-"""attnlab bench: what a step costs, what it holds in memory, and how fast an epoch goes.
+"""attnlab bench: what a step costs, what it holds in memory, how fast an epoch goes, what each transform does.
 
 Ratios are what counts. Each comes out of one run, in which all sides took turns on the same
 machine.
@@ -15,18 +15,21 @@ from attnlab.report.bench.options import TABLES, BenchOptions, parse
 from attnlab.report.bench.page import Result, machine_line, show
 
 HELP = """\
-usage: attnlab bench [step|memory|trainer|all] [KEY=VALUE ...]
+usage: attnlab bench [step|memory|trainer|transforms|steps|compile|all] [KEY=VALUE ...]
 
-  step     one training step: stock SDPA softmax, our sparsemax, the entmax package's sparsemax
-  memory   peak memory of that step, each in a process of its own
-  trainer  a whole SST-2 epoch: Hugging Face Trainer against attnlab train
+  step        one training step: stock SDPA softmax, our sparsemax, the entmax package's sparsemax
+  memory      peak memory of that step, each in a process of its own
+  trainer     a whole SST-2 epoch: Hugging Face Trainer against attnlab train
+  transforms  every transform by itself: time, chosen keys, error, laws, memory for the backward
+  steps       a training step with every transform against one with softmax
+  compile     what compiling costs a run, with the cache empty and filled, and what is compiled again
 
-  quick=true      fewer rounds; trainer: 1,600 sentences
+  quick=true      fewer rounds; trainer: 1,600 sentences; transforms: smaller; compile: no whole epoch
   threads=2       CPU threads (default: torch's own choice)
-  lengths=32,64   tokens a sentence   batch=32   rounds=15   (step, memory)
-  attn=sparsemax  our attention
+  lengths=32,64   tokens a sentence   batch=32   rounds=15   (step, memory, steps)
+  attn=sparsemax  our attention (compile: one more of them)
   model=minilm    or a folder with a BERT
-  compile=false   our side uncompiled (step, memory)
+  compile=false   our side uncompiled (step, memory, steps, transforms)
   json=FILE       write the numbers there, too
 """
 
@@ -60,12 +63,15 @@ def main(argv: Sequence[str]) -> int:
 
 def run_tables(tables: Sequence[str], options: BenchOptions) -> list[Result]:
     """Measure and print one table after the other."""
-    from attnlab.report.bench import memory, step, trainer
+    from attnlab.report.bench import compiling, memory, step, steps, trainer, transforms
 
     measures: dict[str, Callable[[BenchOptions], Result]] = {
         "step": step.measure,
         "memory": memory.measure,
         "trainer": trainer.measure,
+        "transforms": transforms.measure,
+        "steps": steps.measure,
+        "compile": compiling.measure,
     }
     console = Console(width=None if sys.stdout.isatty() else 100)
     results = []
