@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.cli.from_run import _lines
+from attnlab.cli.choices import group_choices
 from attnlab.cli.overrides import MAX_FOLDER_NAME, check, job_folder
 from attnlab.cli.reference import reference_config, softmax_references
 from attnlab.cli.resume import newest_runs, resume_target, resumed_config
@@ -116,7 +117,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["attn=sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'? One of: entmax"),
+        (["attn=sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'? One of: budget"),
         (["-m", "attn=softmax,sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'?"),
         (["task=sst3"], "unknown task 'sst3': did you mean 'sst2'?"),
         (["model=roberta"], "model.name=<Hub id or folder>"),
@@ -127,7 +128,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
         (["trainr.max_epochs=3"], "did you mean 'trainer.max_epochs'?"),
         (["lr=3e-5"], "did you mean 'optim.lr'?"),
         (["epochs=3"], "did you mean 'trainer.max_epochs'?"),
-        (["attn=sparsemax", "attn.lam=-1"], "only attn=sparsegen has it"),
+        (["attn=sparsemax", "attn.lam=-1"], "only attn=sparsegen, attn=sparsegen_exp have it"),
         (["-m", "attn=sparsegen,softmax", "attn.lam=-1"], "'attn.lam' with attn=softmax"),
         (["data=3"], "data is a section, not a value"),
         (["task.labels.x=1"], "has no key 'x'"),
@@ -329,7 +330,7 @@ def test_a_sweep_counts_its_jobs_and_knows_what_differs() -> None:
 
 
 def test_a_sweep_file_counts_like_typed_lists_and_yields_to_them() -> None:
-    assert check(["sweep=attentions"], multirun=True).jobs == 5
+    assert check(["sweep=attentions"], multirun=True).jobs == len(group_choices([ROOT / "conf"])["attn"])
     assert check(["sweep=attentions", "attn=softmax"], multirun=True).jobs == 1
     with pytest.raises(UserError, match=r"unknown key 'attn\.lam' with attn=softmax"):
         check(["sweep=attentions", "attn=sparsegen,softmax", "attn.lam=-1"], multirun=True)

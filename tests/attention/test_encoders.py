@@ -9,6 +9,7 @@ from attnlab.attention import (
     attention_modules,
     attention_statistics,
     cores,
+    load,
     recording,
 )
 from attnlab.errors import UserError
@@ -112,3 +113,40 @@ def test_asking_for_attentions_returns_the_maps_before_dropout():
     maps = model(**token_batch([6, 6]), output_attentions=True).attentions
     assert len(maps) == 3
     torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 4, 6))
+
+
+def test_a_dial_may_differ_from_layer_to_layer_and_comes_back_with_the_model(tmp_path):
+    spec = AttentionSpec(name="entmax", dials={"alpha": [1.2, 1.5, 3.0]}, temperature=[1.0, 0.5, 2.0])
+    model = attach(tiny_encoder("bert"), spec)
+    batch = token_batch([9, 5])
+    with torch.no_grad(), recording(model):
+        logits = model(**batch).logits
+    assert attention_statistics(model)["density/layer_00"] > attention_statistics(model)["density/layer_02"]
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(load(tmp_path)(**batch).logits, logits)
+
+
+@pytest.mark.parametrize("granularity", ["head", "layer", "model"])
+def test_what_is_learned_comes_back_with_the_model(tmp_path, granularity):
+    model = attach(tiny_encoder("bert"), AttentionSpec(name="entmax", dials={"learn_alpha": granularity}))
+    learned = [p for name, p in model.named_parameters() if "raw_alpha" in name]
+    assert sum(p.numel() for p in learned) == {"head": 12, "layer": 3, "model": 1}[granularity]
+    for p in learned:
+        torch.nn.init.normal_(p)
+    batch = token_batch([9, 5])
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(load(tmp_path)(**batch).logits, model(**batch).logits)
+
+
+def test_learning_by_layer_is_refused_where_layers_share_their_attention():
+    for granularity in (True, "head", "layer"):
+        with pytest.raises(UserError, match="type attn.learn_alpha=model"):
+            attach(tiny_encoder("albert"), AttentionSpec(name="entmax", dials={"learn_alpha": granularity}))
+    attach(tiny_encoder("albert"), AttentionSpec(name="entmax", dials={"learn_alpha": "model"}))
+
+
+def test_a_list_of_another_length_than_the_model_is_refused():
+    with pytest.raises(UserError, match="has 2 values, but BertForSequenceClassification has 3 layers"):
+        attach(tiny_encoder("bert"), AttentionSpec(name="sparsegen", dials={"lam": [-3.0, -1.0]}))

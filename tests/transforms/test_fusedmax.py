@@ -8,7 +8,7 @@ import torch
 from attnlab.transforms.fusedmax import Fusedmax, fusedmax, prox_tv1d
 from attnlab.transforms.kernel import use_kernel
 
-from .oracles import by_sorting
+from attnlab.report.bench.oracles import by_sorting
 
 
 def by_enumeration(row: torch.Tensor, tv: float) -> torch.Tensor:

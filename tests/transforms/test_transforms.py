@@ -13,7 +13,7 @@ from attnlab.transforms import TRANSFORMS, build_transform
 from attnlab.transforms import functional as F
 from attnlab.transforms.kernel import use_kernel
 
-from .oracles import by_bisection, by_sorting
+from attnlab.report.bench.oracles import by_bisection, by_sorting
 
 DIALS = {
     "sparsegen": [{"lam": -3.0}, {"lam": 0.5}, {"lam": -1.0, "learn_lam": True}],

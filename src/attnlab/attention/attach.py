@@ -173,10 +173,11 @@ def _check_lists(model: PreTrainedModel, spec: AttentionSpec, layers: int, *, sh
 
 
 def _tie(transform: nn.Module, first: nn.Module) -> None:
-    """Let a value that is learned once for all layers be one parameter."""
+    """Let a value that is learned once for all layers be the first layer's parameter, and only there a parameter."""
     name = getattr(transform, "tied", None)
-    if name:
-        setattr(transform, name, getattr(first, name))
+    if name and transform is not first:
+        delattr(transform, name)
+        transform.__dict__[name] = getattr(first, name)
 
 
 def cores(model: nn.Module) -> list[SparseAttention]:

@@ -177,7 +177,7 @@ def job_folder(dirname: str) -> str:
     A hash tells apart what the shortening would make equal.
     """
     safe = re.sub(r"[^-\w.=,+]", "_", dirname)
-    if safe != dirname or len(safe) > MAX_FOLDER_NAME:
+    if safe != dirname or len(safe) > MAX_FOLDER_NAME or safe in (".", ".."):
         digest = hashlib.sha256(dirname.encode()).hexdigest()[:8]
         safe = f"{safe[: MAX_FOLDER_NAME - 9]}-{digest}"
     return safe

@@ -88,7 +88,7 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
     references = softmax_references(plan)
     total = plan.jobs + len(references)
     # with nothing swept, a job is known by everything that was typed
-    fixed = plan.fixed if plan.swept else ()
+    fixed = [key for key in plan.fixed if not (references and key in ("attn", "sparsity"))] if plan.swept else []
     root = Path()
     console, errors = Console(), Console(stderr=True)
 

@@ -1,11 +1,12 @@
 """Heat maps of what attention looks at: each layer with its words, and every head in small."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
@@ -51,6 +52,45 @@ def attention_figure(probe: Probe) -> Figure:
     _labelled_layers(upper, maps[layers].mean(axis=1), tokens, names, columns, _left_out(probe))
     _head_grid(lower, maps[np.ix_(layers, heads)], names, heads)
     return figure
+
+
+def dial_figure(attention: Mapping[str, float], key: str) -> Figure:
+    """The learned values of the dial `key` (alpha, lam) as a heat map, layer by head, with the numbers in it.
+
+    attention is the "attention" part of metrics.json. Raises ValueError when it holds no key/layer_NN/head_NN.
+    """
+    cells = {
+        (int(match[1]), int(match[2])): value
+        for name, value in attention.items()
+        if (match := re.fullmatch(rf"{key}/layer_(\d+)/head_(\d+)", name))
+    }
+    if not cells:
+        raise ValueError(f"no {key} by layer and head among the attention metrics")
+    layers, heads = sorted({layer for layer, _ in cells}), sorted({head for _, head in cells})
+    values = np.array([[cells[layer, head] for head in heads] for layer in layers])
+    figure = Figure(figsize=(1.2 + 0.46 * len(heads), 1.1 + 0.36 * len(layers)), layout="constrained")
+    panel = figure.subplots()
+    spread = max(float(np.ptp(values)), 1e-6)
+    norm = Normalize(values.min() - 0.05 * spread, values.max() + 0.05 * spread)
+    panel.imshow(values, cmap=attention_colours(), norm=norm, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        ink = "white" if norm(value) > 0.45 else INK
+        panel.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
+    panel.set_xticks(range(len(heads)), [str(head) for head in heads], fontsize=8, color=INK)
+    panel.set_yticks(range(len(layers)), [str(layer) for layer in layers], fontsize=8, color=INK)
+    panel.set_xlabel("head", fontsize=9, color=INK)
+    panel.set_ylabel("layer", fontsize=9, color=INK)
+    panel.tick_params(length=0)
+    for spine in panel.spines.values():
+        spine.set_visible(False)
+    panel.set_title(f"Learned {key} by layer and head", fontsize=11, color=INK, loc="left", weight="bold")
+    return figure
+
+
+def learned_keys(attention: Mapping[str, float]) -> list[str]:
+    """The dials that the attention metrics hold by layer and head."""
+    matches = (re.fullmatch(r"(\w+)/layer_\d+/head_\d+", name) for name in attention)
+    return sorted({match[1] for match in matches if match})
 
 
 def _labelled_layers(

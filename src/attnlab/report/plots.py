@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..analysis.probes import Probe
 from .colours import ACCENT, INK, MUTED, attention_colours
-from .heatmaps import attention_figure
+from .heatmaps import attention_figure, dial_figure, learned_keys
 
 MOST_BYTES = 300_000
 DPIS = (200, 160, 130, 100, 80, 60, 40)
@@ -105,6 +105,8 @@ def save_plots(run_dir: Path, attention: Mapping[str, float], probes: Sequence[P
     metrics_csv = run_dir / "metrics.csv"
     if metrics_csv.is_file() and any(len(c) > 2 for c in density_curves(metrics_csv).values()):
         figures["density_over_time"] = density_over_time(metrics_csv)
+    for key in learned_keys(attention):
+        figures[key] = dial_figure(attention, key)
     for index, probe in enumerate(probes):
         figures[f"probe_{index:02d}"] = attention_figure(probe)
     return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]

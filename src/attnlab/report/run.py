@@ -13,9 +13,10 @@ from transformers import AutoTokenizer
 
 from ..analysis.probes import PROBES, probe_attention
 from ..attention import load
+from ..attention.dials import dial_metrics
 from ..training import TrainResult
 from ..training import train as train_only
-from .heatmaps import attention_figure
+from .heatmaps import attention_figure, dial_figure, learned_keys
 from .plots import save_plots
 from .table import print_run_summary
 from .wandb_panels import log_heatmaps
@@ -34,6 +35,8 @@ class HeatMaps(Callback):
         tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
         probes = probe_attention(pl_module.model, tokenizer, SHOWN)  # type: ignore[arg-type]
         figures = {f"attention/probe_{i}": attention_figure(p) for i, p in enumerate(probes)}
+        learned = dial_metrics(pl_module)
+        figures |= {f"attention/{key}": dial_figure(learned, key) for key in learned_keys(learned)}
         for logger in runs:
             log_heatmaps(logger.experiment, figures, step=trainer.global_step)
 

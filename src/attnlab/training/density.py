@@ -30,9 +30,10 @@ log = logging.getLogger("attnlab")
 PROBE_EXAMPLES = 48
 CORRECTIONS = 100  # over the whole training
 CALIBRATION_EXAMPLES = 2048
-CALIBRATION_ROUNDS = 8
+CALIBRATION_ROUNDS = 16
 TOLERANCE = 0.003  # a third of the point that is promised
 LONGEST_STEP = 1.0
+FLATTEST, STEEPEST = -0.05, -1000.0  # slopes of log density in the coordinate
 SCHEDULES = ("linear", "cosine", "constant")
 
 Batch = Mapping[str, Tensor]
@@ -102,6 +103,7 @@ class DensityControl(Callback):
         self.coordinates: list[float] = []
         self.slopes: list[float] = []
         self._before: tuple[list[float], list[float]] | None = None
+        self._bounds: list[tuple[float, float]] = []
         self._layers: list[LayerDial] = []
         self._probe: list[Batch] = []
         self._wide: list[Batch] = []
@@ -131,6 +133,7 @@ class DensityControl(Callback):
         self._wide = _spread(list(data.val_dataloader()), CALIBRATION_EXAMPLES)
         total = int(trainer.estimated_stepping_batches)
         self._interval = max(1, total // CORRECTIONS)
+        self._bounds = [(self.dial.dense, self.dial.sparse)] * len(self._layers)
         if self.coordinates:  # resumed
             self._turn(self.coordinates)
             return
@@ -164,12 +167,21 @@ class DensityControl(Callback):
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or not self.at_target(trainer):
             return
         self._before = None
+        self._bounds = [(self.dial.dense, self.dial.sparse)] * len(self._layers)
         for _ in range(CALIBRATION_ROUNDS):
             found = self._measure(trainer, pl_module, self._wide)
             if self._distance(found) <= TOLERANCE:
-                break
+                return
+            self._narrow(found)
             self._correct(found, self.spec.density)
+        log.info(
+            "note: attention density is %.3f where sparsity.density=%g was wanted", _mean(found), self.spec.density
+        )
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # As after a resume: weights, or an evaluation, lie between this correction and the last.
         self._before = None
+        self._bounds = [(self.dial.dense, self.dial.sparse)] * len(self._layers)
 
     # measuring and turning
 
@@ -202,12 +214,24 @@ class DensityControl(Callback):
                     seen = min(max((new - old) / (t - old_t), -4.0), -0.05)
                     self.slopes[i] = 0.5 * self.slopes[i] + 0.5 * seen
         self._before = (list(self.coordinates), logs)
-        low, high = self.dial.dense, self.dial.sparse
         for i, density in enumerate(logs):
             step = (math.log(wanted) - density) / self.slopes[i]
-            step = min(max(step, -LONGEST_STEP), LONGEST_STEP)
-            self.coordinates[i] = min(max(self.coordinates[i] + step, low), high)
+            t = self.coordinates[i] + min(max(step, -LONGEST_STEP), LONGEST_STEP)
+            low, high = self._bounds[i]
+            self.coordinates[i] = t if low <= t <= high else (low + high) / 2
         self._turn(self.coordinates)
+
+    def _narrow(self, found: Sequence[float]) -> None:
+        """While nothing else moves: a density above the wanted one bounds its coordinate below, and the reverse.
+
+        The layers before it do move; where they shift a layer out of its bounds, the bounds are opened again.
+        """
+        for i, density in enumerate([_mean(found)] * len(found) if self.spec.per == "model" else found):
+            low, high = self._bounds[i]
+            t = self.coordinates[i]
+            self._bounds[i] = (t, high) if density > self.spec.density else (low, t)
+            if self._bounds[i][1] - self._bounds[i][0] < 1e-5:
+                self._bounds[i] = (max(t - 0.1, self.dial.dense), min(t + 0.1, self.dial.sparse))
 
     def _distance(self, found: Sequence[float]) -> float:
         if self.spec.per == "model":

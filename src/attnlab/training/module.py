@@ -13,6 +13,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from transformers import PreTrainedModel
 
 from ..attention import attention_statistics, cores, start_recording, stop_recording
+from ..attention.dials import dial_metrics
 from ..errors import UserError
 from ..tasks.metrics import build_metrics, predictions
 from ..tasks.spec import TaskSpec
@@ -138,6 +139,8 @@ class FineTuner(pl.LightningModule):
         metrics.reset()
         loss.reset()
         found = attention_statistics(self.model)
+        if found:
+            found |= dial_metrics(self.model)
         if self.trainer.sanity_checking:
             return
         self.attention = found

@@ -20,7 +20,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..attention import AttentionSpec
-from ..attention.dials import dial_metrics, steered
+from ..attention.dials import steered
 from ..data.module import TextDataModule
 from ..data.spec import DataSpec
 from ..errors import UserError
@@ -210,7 +210,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
             metrics[split] = _values(trainer, split)
             keep_path = None
             if split == "val":
-                metrics["attention"] = module.attention | dial_metrics(model)
+                metrics["attention"] = module.attention
     metrics["train"] = meter.summary(trainer)
     metrics["train"]["wall_seconds"] = time.perf_counter() - started
     if density:

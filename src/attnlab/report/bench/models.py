@@ -47,8 +47,11 @@ def autocast_dtype(precision: str) -> torch.dtype | None:
     return torch.bfloat16 if precision.startswith("bf16") else None
 
 
-def build(side: str, options: BenchOptions) -> PreTrainedModel:
-    """One side's model in training mode: stock ones untouched, ours as `attnlab train` has it."""
+def build(side: str, options: BenchOptions, spec: AttentionSpec | None = None) -> PreTrainedModel:
+    """One side's model in training mode: stock ones untouched, ours as `attnlab train` has it.
+
+    spec: our attention, where `options.attn` with its default dials is not meant.
+    """
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     if side == "entmax":
@@ -67,15 +70,15 @@ def build(side: str, options: BenchOptions) -> PreTrainedModel:
     model.train()
     if side == "ours":
         keep_freed_memory()
-        attach(model, AttentionSpec(name=options.attn))
+        attach(model, spec or AttentionSpec(name=options.attn))
         if options.compile:
             compile_layers(model)
     return model
 
 
-def training_step(side: str, options: BenchOptions) -> Step:
+def training_step(side: str, options: BenchOptions, spec: AttentionSpec | None = None) -> Step:
     """step(length): forward, backward, clipping, fused AdamW, zeroed gradients on such a batch."""
-    model = build(side, options)
+    model = build(side, options, spec)
     where, dtype = device(), autocast_dtype(options.precision)
     optimizer = build_optimizer(model, OPTIM)
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -29,7 +29,7 @@ Run = dict[str, float]
 
 def measure(options: BenchOptions) -> Result:
     """Examples a second (median of `rounds`, by default one), accuracy on the validation split."""
-    task, notes = _task()
+    task, notes = chosen_task()
     ours = {f"attnlab, {name}": name for name in dict.fromkeys([options.attn, "softmax"])}
     runs: dict[str, list[Run]] = {name: [] for name in (*ours, BASE)}
     with tempfile.TemporaryDirectory(prefix="attnlab-bench-") as scratch:
@@ -80,7 +80,8 @@ def _median(several: Sequence[Run], key: str) -> float:
     return median(run[key] for run in several)
 
 
-def _task() -> tuple[str, list[str]]:
+def chosen_task() -> tuple[str, list[str]]:
+    """The task to train on, and what to say of it."""
     root = os.environ.get("ATTNLAB_DATA")
     if root and (Path(root) / SST2).is_dir():
         return "sst2", []
@@ -96,7 +97,7 @@ def attnlab_epoch(folder: Path, task: str, attention: str, options: BenchOptions
     if options.quick:
         # So short a run would not be compiled by itself, and it is to show what a long one does.
         words += [f"data.limit={QUICK_EXAMPLES}", "trainer.compile=true"]
-    _run([sys.executable, "-m", "attnlab", "train", *words], options)
+    run_process([sys.executable, "-m", "attnlab", "train", *words], options)
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     return {
         "seconds": float(metrics["train"]["seconds"]),
@@ -107,13 +108,14 @@ def attnlab_epoch(folder: Path, task: str, attention: str, options: BenchOptions
 
 def trainer_epoch(config: Path, options: BenchOptions) -> Run:
     """The Hugging Face Trainer for one epoch on what a run's config.yaml says."""
-    said = _run([sys.executable, "-m", "attnlab.report.bench.hf_trainer", str(config)], options)
+    said = run_process([sys.executable, "-m", "attnlab.report.bench.hf_trainer", str(config)], options)
     measured: Run = json.loads(said.splitlines()[-1])
     return measured
 
 
-def _run(command: Sequence[str], options: BenchOptions) -> str:
-    environment = dict(os.environ)
+def run_process(command: Sequence[str], options: BenchOptions, **variables: str) -> str:
+    """What a command printed, with the threads asked for and these environment variables. Raises if it failed."""
+    environment = {**os.environ, **variables}
     if options.threads is not None:
         environment["OMP_NUM_THREADS"] = str(options.threads)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

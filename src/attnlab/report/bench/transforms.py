@@ -86,9 +86,9 @@ def measure(options: BenchOptions, chosen: Sequence[Case] | None = None) -> Resu
         title=f"Transforms, forward and backward of float32 scores {' and '.join(map(str, shapes))}",
         columns=(
             "transform",
-            *(f"/ soft-\nmax {shape[-1]}" for shape in shapes),
-            *(f"entmax\n/ {shape[-1]}" for shape in shapes),
-            "keys\nof 128",
+            *(f"soft-\nmax\n{shape[-1]}" for shape in shapes),
+            *(f"ent-\nmax\n{shape[-1]}" for shape in shapes),
+            "keys",
             "worst\nerror",
             "held",
             "laws",
@@ -97,8 +97,9 @@ def measure(options: BenchOptions, chosen: Sequence[Case] | None = None) -> Resu
         targets=targets,
         notes=(
             f"median of {rounds} rounds in turns with torch.softmax, {package_rounds} with the entmax package",
-            "/ softmax: ours / torch.softmax; entmax /: entmax package / ours; held: memory for the backward, in p's",
-            "keys: with p > 0 on scores from N(0, 2^2); worst error: against float64, over twelve kinds of rows",
+            "softmax: ours / torch.softmax; entmax: entmax package / ours; number: keys a query",
+            "keys: with p > 0, of 128 scores from N(0, 2^2); worst error: against float64, twelve kinds of rows",
+            "held: memory kept for the backward, in sizes of the probabilities",
             "laws: rows sum to 1, shift, permutation, order, sparse; - where broken",
         ),
         numbers=numbers,
@@ -107,7 +108,8 @@ def measure(options: BenchOptions, chosen: Sequence[Case] | None = None) -> Resu
 
 def _row(case: Case, found: Mapping[str, Any]) -> list[str]:
     speeds = found["speed"].values()
-    kept = " ".join(SHORT.get(law, law) if law in found["laws"] else "-" for law in LAWS)
+    names = {law: SHORT.get(law, law) for law in LAWS}
+    kept = " ".join(f"{name if law in found['laws'] else '-':<{len(name)}}" for law, name in names.items())
     return [
         case.label,
         *(f"{speed['ours/softmax']:.2f}" for speed in speeds),
@@ -189,7 +191,7 @@ def _package(case: Case) -> Function | None:
     dials = case.spec.dials
     if case.label == "entmax learned":
         alpha = torch.full((HEADS, 1, 1), float(dials["alpha"]), device=device(), requires_grad=True)
-        return lambda scores: entmax.entmax_bisect(scores, alpha, dim=-1)  # type: ignore[no-any-return]
+        return lambda scores: entmax.entmax_bisect(scores, alpha, dim=-1)
     functions: dict[str, Function] = {
         "sparsemax": lambda scores: entmax.sparsemax(scores, dim=-1),
         "entmax15": lambda scores: entmax.entmax15(scores, dim=-1),
