@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.cli.from_run import _lines
 from attnlab.cli.choices import group_choices
+from attnlab.cli.from_run import _lines
 from attnlab.cli.overrides import MAX_FOLDER_NAME, check, job_folder
 from attnlab.cli.reference import reference_config, softmax_references
 from attnlab.cli.resume import newest_runs, resume_target, resumed_config

@@ -142,7 +142,7 @@ def test_what_is_learned_comes_back_with_the_model(tmp_path, granularity):
 
 def test_learning_by_layer_is_refused_where_layers_share_their_attention():
     for granularity in (True, "head", "layer"):
-        with pytest.raises(UserError, match="type attn.learn_alpha=model"):
+        with pytest.raises(UserError, match=r"type attn\.learn_alpha=model"):
             attach(tiny_encoder("albert"), AttentionSpec(name="entmax", dials={"learn_alpha": granularity}))
     attach(tiny_encoder("albert"), AttentionSpec(name="entmax", dials={"learn_alpha": "model"}))
 

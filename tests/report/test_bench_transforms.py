@@ -162,7 +162,7 @@ def test_graphs_are_counted_by_how_the_layers_run_and_compiled_again_is_told_apa
         torch.compiler.reset()
 
 
-def test_the_compile_table_tells_the_first_process_from_the_next(capsys):
+def test_the_compile_table_tells_the_first_process_from_the_next():
     caches = []
 
     def run(words, cache):

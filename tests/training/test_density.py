@@ -57,7 +57,7 @@ def test_only_chosen_layers_are_steered(make_config, tmp_path):
 def test_a_steered_run_resumed_ends_where_an_unbroken_one_ends(make_config, tmp_path):
     words = ("attn=entmax", "sparsity.density=0.3", "sparsity.warmup_ratio=0.8", "trainer.max_epochs=3")
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     from pytorch_lightning.callbacks import Callback
@@ -65,10 +65,10 @@ def test_a_steered_run_resumed_ends_where_an_unbroken_one_ends(make_config, tmp_
     class AfterOneEpoch(Callback):
         def on_train_epoch_start(self, trainer, pl_module):
             if trainer.current_epoch == 1:
-                raise Stop
+                raise StopError
 
     whole = train(make_config(*words), tmp_path / "whole")
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         train(make_config(*words), tmp_path / "broken", callbacks=[AfterOneEpoch()])
     rest = train(make_config(*words, f"resume={tmp_path / 'broken'}"), tmp_path / "broken")
     for split in ("val", "test"):

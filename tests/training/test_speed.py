@@ -9,7 +9,7 @@ from attnlab.training.speed import ALLOW_CUSTOM_BACKWARD, compile_layers, forget
 from ..report.tiny import tiny_bert
 
 
-def gradient(factor: float, dtype: torch.dtype = torch.float32) -> tuple[float, int]:
+def gradient(factor: float) -> tuple[float, int]:
     """The gradient of a sine whose hand-written backward is off by `factor`, compiled anew, and the cache's hits."""
 
     class Sine(torch.autograd.Function):

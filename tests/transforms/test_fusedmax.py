@@ -5,10 +5,9 @@ import itertools
 import pytest
 import torch
 
+from attnlab.report.bench.oracles import by_sorting
 from attnlab.transforms.fusedmax import Fusedmax, fusedmax, prox_tv1d
 from attnlab.transforms.kernel import use_kernel
-
-from attnlab.report.bench.oracles import by_sorting
 
 
 def by_enumeration(row: torch.Tensor, tv: float) -> torch.Tensor:

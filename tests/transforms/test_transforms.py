@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.errors import UserError
+from attnlab.report.bench.oracles import by_bisection, by_sorting
 from attnlab.transforms import TRANSFORMS, build_transform
 from attnlab.transforms import functional as F
 from attnlab.transforms.kernel import use_kernel
-
-from attnlab.report.bench.oracles import by_bisection, by_sorting
 
 DIALS = {
     "sparsegen": [{"lam": -3.0}, {"lam": 0.5}, {"lam": -1.0, "learn_lam": True}],

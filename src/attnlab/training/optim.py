@@ -4,28 +4,35 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
+
+from .speed import encoder_layers
 
 
 def build_optimizer(model: PreTrainedModel, optim: Mapping[str, Any]) -> torch.optim.AdamW:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); no weight decay on biases, norms and single numbers.
 
-    The head, which starts from random weights, learns at `head_lr`; null there means `lr` for all.
+    What lies d layers below the head learns at lr * layer_decay^d (Howard & Ruder 2018, arXiv:1801.06146): the head
+    and the pooler at lr, the last layer at lr * layer_decay, the embeddings slowest.
     """
-    encoder = {id(p) for p in model.base_model.parameters()}
-    rates = {True: float(optim["lr"]), False: float(optim.get("head_lr") or optim["lr"])}
-    groups = []
-    for inside, rate in rates.items():
-        for matrix, decay in ((True, float(optim["weight_decay"])), (False, 0.0)):
-            chosen = [
-                p
-                for p in model.parameters()
-                if p.requires_grad and (id(p) in encoder) is inside and (p.dim() >= 2) is matrix
-            ]
-            if chosen:
-                groups.append({"params": chosen, "weight_decay": decay, "lr": rate})
-    return torch.optim.AdamW(groups, lr=rates[True], fused=True)
+    lr, layer_decay, weight_decay = (float(optim[key]) for key in ("lr", "layer_decay", "weight_decay"))
+    layers = encoder_layers(model)
+    depths = {id(p): len(layers) - place for place, layer in enumerate(layers) for p in layer.parameters()}
+    groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        depth = depths.get(id(parameter), len(layers) + 1 if "embed" in name else 0)
+        if parameter.requires_grad:
+            groups.setdefault((depth, parameter.dim() >= 2), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": chosen, "lr": lr * layer_decay**depth, "weight_decay": weight_decay if matrix else 0.0}
+            for (depth, matrix), chosen in sorted(groups.items(), key=lambda item: item[0])
+        ],
+        lr=lr,
+        fused=True,
+    )
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, *, total_steps: int, warmup_ratio: float) -> LambdaLR:
