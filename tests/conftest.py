@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 os.environ.setdefault("WANDB_SILENT", "true")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # one worker a core: more threads would only get in each other's way
 
 
 @pytest.fixture(scope="session")

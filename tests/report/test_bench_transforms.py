@@ -1,13 +1,16 @@
 """What the tables of transforms and of compiling say is what is the case. Nothing here asserts a speed."""
 
 import json
+from dataclasses import replace
 
 import entmax as package
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from attnlab.attention import AttentionSpec, attach
+from attnlab.cli.choices import conf_dir
 from attnlab.report.bench import compiling, laws, main, steps, transforms
 from attnlab.report.bench.models import device
 from attnlab.report.bench.options import BenchOptions
@@ -39,15 +42,20 @@ def test_every_transform_has_a_row_and_an_oracle():
 
 
 @every_case
+def test_a_row_has_the_dials_of_the_file_that_users_choose(case):
+    file = conf_dir() / "attn" / f"{case.name}.yaml"
+    written = AttentionSpec.from_config(yaml.safe_load(file.read_text()))
+    assert case.spec == replace(written, dials={**written.dials, **case.changes})
+
+
+@every_case
 def test_the_laws_measured_are_those_that_the_class_declares(case):
     broken = set(laws.LAWS) - laws.laws_kept(case.build(device()), HEADS, device())
     assert broken == set(getattr(TRANSFORMS[case.name], "breaks", ()))
 
 
 @every_case
-def test_every_transform_agrees_with_its_oracle_on_rough_rows(case, request):
-    if case.name == "sparsegen_exp":
-        request.applymarker(pytest.mark.xfail(reason="scores above 80 are taken for ties"))
+def test_every_transform_agrees_with_its_oracle_on_rough_rows(case):
 
     def exact(scores):
         return ORACLES[case.name](scores, **case.spec.dials)

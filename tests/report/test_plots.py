@@ -12,7 +12,7 @@ from PIL import Image
 from attnlab.analysis.probes import PROBES, Probe, probe_attention
 from attnlab.attention import AttentionSpec, attach
 from attnlab.report.colours import STOPS, attention_colours
-from attnlab.report.heatmaps import attention_figure
+from attnlab.report.heatmaps import attention_figure, dial_figure, learned_keys
 from attnlab.report.plots import (
     density_curves,
     density_figure,
@@ -141,6 +141,19 @@ def test_the_density_figure_has_a_bar_a_layer():
 def test_without_layers_there_is_no_density_figure():
     with pytest.raises(ValueError, match="no density"):
         density_figure({"density": 0.4})
+
+
+def test_learned_dials_are_drawn_layer_by_head_with_their_numbers():
+    learned = {
+        f"alpha/layer_{layer:02d}/head_{head:02d}": 1 + 0.1 * layer + 0.01 * head
+        for layer in range(2)
+        for head in range(3)
+    }
+    assert learned_keys({**learned, "density/layer_00": 0.5, "lam/layer_00": -1.0}) == ["alpha"]
+    panel = dial_figure(learned, "alpha").axes[0]
+    assert [text.get_text() for text in panel.texts] == ["1.00", "1.01", "1.02", "1.10", "1.11", "1.12"]
+    with pytest.raises(ValueError, match="no lam by layer and head"):
+        dial_figure(learned, "lam")
 
 
 def test_density_over_time_reads_the_steps_at_which_it_was_logged(tmp_path):

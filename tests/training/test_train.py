@@ -189,6 +189,8 @@ def test_learned_alphas_come_back_with_the_model(make_config, tmp_path):
         key = f"model.bert.encoder.layer.{layer}.attention.self.sparse_attention.transform.raw_alpha"
         assert torch.equal(core.transform.raw_alpha, state[key])
         assert not torch.equal(core.transform.raw_alpha, torch.zeros(4))
+        for head, alpha in enumerate(core.transform.learned()["alpha"].tolist()):
+            assert result.metrics["attention"][f"alpha/layer_{layer:02d}/head_{head:02d}"] == pytest.approx(alpha)
 
 
 def test_predict_reads_files_and_streams_and_keeps_order_and_ids(run, tmp_path):

@@ -20,15 +20,15 @@ def build_optimizer(model: PreTrainedModel, optim: Mapping[str, Any]) -> torch.o
     lr, layer_decay, weight_decay = (float(optim[key]) for key in ("lr", "layer_decay", "weight_decay"))
     layers = encoder_layers(model)
     depths = {id(p): len(layers) - place for place, layer in enumerate(layers) for p in layer.parameters()}
-    groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         depth = depths.get(id(parameter), len(layers) + 1 if "embed" in name else 0)
         if parameter.requires_grad:
-            groups.setdefault((depth, parameter.dim() >= 2), []).append(parameter)
+            groups.setdefault((lr * layer_decay**depth, parameter.dim() >= 2), []).append(parameter)
     return torch.optim.AdamW(
         [
-            {"params": chosen, "lr": lr * layer_decay**depth, "weight_decay": weight_decay if matrix else 0.0}
-            for (depth, matrix), chosen in sorted(groups.items(), key=lambda item: item[0])
+            {"params": chosen, "lr": rate, "weight_decay": weight_decay if matrix else 0.0}
+            for (rate, matrix), chosen in groups.items()
         ],
         lr=lr,
         fused=True,

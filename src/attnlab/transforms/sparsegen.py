@@ -30,10 +30,15 @@ def sparsegen(scores: Tensor, keep: Tensor | None = None, *, lam: float | Tensor
 def sparsegen_exp(scores: Tensor, keep: Tensor | None = None, *, lam: float = 0.0, rate: float = 1.0) -> Tensor:
     """sparsegen-exp: sparsegen-lin of exp(rate z).
 
-    Laha et al. 2018, arXiv:1810.11975. Not invariant to a shift of z; where exp would overflow float32 its argument is
-    cut at 80, far beyond the gap at which one key takes all. Shapes, masking and errors as `sparsegen`.
+    Laha et al. 2018, arXiv:1810.11975. Not invariant to a shift of z; where exp would overflow float32, exp(80) stands
+    for the largest, far beyond the gap at which one key takes all. Shapes, masking and errors as `sparsegen`.
     """
-    raised = torch.exp((rate * working(scores)).clamp_max(LARGEST_EXPONENT))
+    z = rate * working(scores)
+    kept = z if keep is None else torch.where(keep, z, float("-inf"))
+    top = kept.detach().amax(-1, keepdim=True)
+    top = torch.where(top == float("-inf"), 0.0, top)
+    # exp(z) - exp(top), a shift that sparsegen does not notice: small where the probabilities are.
+    raised = torch.exp(top.clamp_max(LARGEST_EXPONENT)) * torch.expm1(z - top)
     return sparsegen(raised, keep, lam=lam).to(scores.dtype)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .dial import Dial
 from .kernel import fused
 from .rows import one_value_a_row, rowwise, settled, shifted
+from .softmax import softmax_backward
 
 
 def _cut(distance: Tensor, weight: Tensor, enough: Tensor) -> Tensor:
@@ -46,12 +47,6 @@ def _truncate(scores: Tensor, keep: Tensor | None, number: Tensor, share: Tensor
     return settled(weights / torch.where(live, weights.sum(-1, keepdim=True), 1.0), scores.dtype)
 
 
-@fused
-def _truncate_backward(probabilities: Tensor, grad: Tensor) -> Tensor:
-    p = probabilities.to(torch.promote_types(grad.dtype, torch.float32))
-    return (p * (grad - (p * grad).sum(-1, keepdim=True))).to(grad.dtype)
-
-
 class _Truncated(torch.autograd.Function):
     """Saves the probabilities and nothing else."""
 
@@ -64,7 +59,7 @@ class _Truncated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         (probabilities,) = ctx.saved_tensors
-        return _truncate_backward(probabilities, grads[0]), None, None, None, None
+        return softmax_backward(probabilities, grads[0]), None, None, None, None
 
 
 def _truncated(

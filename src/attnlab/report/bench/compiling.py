@@ -3,7 +3,7 @@
 Each run is `attnlab.training.train` in a process of its own, watched by a callback. An encoder layer is compiled once
 for each way in which it runs: measuring (evaluation, attention recorded), walking (training, mixed with softmax),
 training (without the mixture). A graph beyond the first of its kind was compiled again: its guards did not hold for
-some batch. `python -m attnlab.report.bench.compiling WORD ...` runs `attnlab train WORD ...` and prints JSON.
+some batch. `python -m attnlab.report.bench.compiling CONFIG.yaml` trains as a config says and prints JSON.
 """
 
 import json
@@ -19,11 +19,11 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch._dynamo.utils
+from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import Callback
 from torch._dynamo.callback import callback_handler
 
 from attnlab.attention import cores
-from attnlab.cli.overrides import compose_config
 from attnlab.report.bench.options import BenchOptions
 from attnlab.report.bench.page import Result, Target
 from attnlab.report.bench.trainer import chosen_task, run_process
@@ -172,21 +172,26 @@ def _words(task: str, attention: str, options: BenchOptions) -> list[str]:
 
 
 def train_in_a_process(words: Sequence[str], cache: str, options: BenchOptions) -> Run:
-    said = run_process([sys.executable, "-m", __name__, *words], options, TORCHINDUCTOR_CACHE_DIR=cache)
+    with tempfile.TemporaryDirectory(prefix="attnlab-bench-") as scratch:
+        config = Path(scratch) / "config.yaml"
+        composed = run_process([sys.executable, "-m", "attnlab", "train", "--cfg", "job", *words], options)
+        config.write_text(composed, encoding="utf-8")
+        command = [sys.executable, "-m", __name__, str(config)]
+        said = run_process(command, options, TORCHINDUCTOR_CACHE_DIR=cache)
     measured: Run = json.loads(said.splitlines()[-1])
     return measured
 
 
-def train_here(words: Sequence[str]) -> Run:
+def train_here(config: Path) -> Run:
     """One training in this process: what the clock saw, and `start`, the seconds until the compiler was ready."""
     before = time.perf_counter()
     has_compiler()
     start = time.perf_counter() - before
     clock = CompileClock()
     with tempfile.TemporaryDirectory(prefix="attnlab-bench-") as scratch:
-        train(compose_config(words, with_hydra=False), Path(scratch) / "run", callbacks=[clock])
+        train(OmegaConf.load(config), Path(scratch) / "run", callbacks=[clock])  # type: ignore[arg-type]
     return {"start": start, **clock.summary()}
 
 
 if __name__ == "__main__":
-    print(json.dumps(train_here(sys.argv[1:])))
+    print(json.dumps(train_here(Path(sys.argv[1]))))

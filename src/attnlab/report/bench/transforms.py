@@ -4,17 +4,16 @@ The transforms are called as a user calls them, on float32 scores; inside an enc
 part of its code and cost less (table `steps`).
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionSpec
-from attnlab.cli.choices import conf_dir
 from attnlab.errors import UserError
 from attnlab.report.bench.laws import LAWS, laws_kept, mean_support, memory_held, worst_errors
 from attnlab.report.bench.models import device
@@ -42,7 +41,7 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row: a transform of the catalogue with the dials of its YAML, and what is changed in them."""
+    """One row: a transform of the catalogue with its default dials, and what is changed in them."""
 
     label: str
     name: str
@@ -50,8 +49,9 @@ class Case:
 
     @property
     def spec(self) -> AttentionSpec:
-        file = conf_dir() / "attn" / f"{self.name}.yaml"
-        return AttentionSpec.from_config({**yaml.safe_load(file.read_text(encoding="utf-8")), **self.changes})
+        parameters = inspect.signature(TRANSFORMS[self.name]).parameters.values()
+        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+        return AttentionSpec(name=self.name, dials={**defaults, **self.changes})
 
     def build(self, where: torch.device) -> nn.Module:
         return build_transform(self.name, num_heads=HEADS, head_dim=32, **self.spec.dials).to(where)
