@@ -127,6 +127,23 @@ def test_a_dial_may_differ_from_layer_to_layer_and_comes_back_with_the_model(tmp
         torch.testing.assert_close(load(tmp_path)(**batch).logits, logits)
 
 
+@pytest.mark.parametrize(
+    ("name", "dial", "values"),
+    [("topk", "k", [2, 0.5, 4]), ("constrained", "upper", [0.2, 0.5, 1.0]), ("fusedmax", "tv", [0.0, 0.1, 1.0])],
+)
+def test_a_list_gives_each_layer_what_its_number_would_give(name, dial, values):
+    whole = attach(tiny_encoder("bert"), AttentionSpec(name=name, dials={dial: values}))
+    scores = torch.randn(2, 4, 6, 6)
+    for core, value in zip(cores(whole), values, strict=True):
+        alone = attach(tiny_encoder("bert"), AttentionSpec(name=name, dials={dial: value}))
+        torch.testing.assert_close(core.transform(scores), cores(alone)[0].transform(scores))
+
+
+def test_no_layer_at_all_is_refused():
+    with pytest.raises(UserError, match="names no layer"):
+        attach(tiny_encoder("bert"), AttentionSpec(name="sparsemax", layers=()))
+
+
 @pytest.mark.parametrize("granularity", ["head", "layer", "model"])
 def test_what_is_learned_comes_back_with_the_model(tmp_path, granularity):
     model = attach(tiny_encoder("bert"), AttentionSpec(name="entmax", dials={"learn_alpha": granularity}))

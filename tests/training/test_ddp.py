@@ -43,6 +43,16 @@ def test_two_processes_train_to_the_weights_of_one(make_config, tmp_path):
     assert len(list((two.run_dir / "wandb").glob("offline-run-*"))) == 1
 
 
+def test_two_processes_steer_to_the_same_density_as_one(make_config, tmp_path):
+    common = ("model.dropout=0.0", "attn=sparsegen", "sparsity.density=0.3")
+    one = train(make_config(*common), tmp_path / "one")
+    two = train(make_config(*common, "strategy=ddp", "trainer.devices=2"), tmp_path / "two")
+    for layer in range(2):
+        assert two.metrics["attention"][f"density/layer_{layer:02d}"] == pytest.approx(0.3, abs=0.01)
+        name = f"lam/layer_{layer:02d}"
+        assert two.metrics["attention"][name] == pytest.approx(one.metrics["attention"][name], rel=0.05)
+
+
 def test_a_batch_smaller_than_the_devices_is_refused(make_config, tmp_path):
     with pytest.raises(UserError, match="shared by 2 devices"):
         train(make_config("trainer.devices=2", "data.batch_size=1"), tmp_path / "run")

@@ -13,6 +13,8 @@ from attnlab.training import train
 from attnlab.training.density import SparsitySpec
 from attnlab.training.evaluate import evaluate
 
+from ..encoders import tiny_encoder
+
 STEERED = [("entmax", "alpha"), ("sparsegen", "lam"), ("entmax15", "temperature"), ("topk", "k"), ("topp", "p"),
            ("relu", "threshold")]  # fmt: skip
 
@@ -52,6 +54,34 @@ def test_only_chosen_layers_are_steered(make_config, tmp_path):
     run = train(make_config("attn=entmax", "attn.layers=[1]", "sparsity.density=0.3"), tmp_path / "run")
     assert run.metrics["attention"]["density/layer_00"] == 1.0
     assert run.metrics["attention"]["density/layer_01"] == pytest.approx(0.3, abs=0.01)
+    again = evaluate(run.run_dir, "val")
+    assert again["attention/density/layer_01"] == pytest.approx(run.metrics["attention"]["density/layer_01"], abs=1e-3)
+
+
+def test_layers_that_share_one_attention_are_steered_as_one(make_config, tmp_path):
+    from transformers import AutoTokenizer
+
+    config = make_config("attn=sparsegen", "sparsity.density=0.4", "trainer.max_epochs=1")
+    albert = tiny_encoder("albert", vocab_size=30_522)
+    AutoTokenizer.from_pretrained(config["model"]["name"]).save_pretrained(tmp_path / "albert")
+    albert.save_pretrained(tmp_path / "albert")
+    run = train({**config, "model": {**config["model"], "name": str(tmp_path / "albert")}}, tmp_path / "run")
+    assert evaluate(run.run_dir, "val")["attention/density"] == pytest.approx(0.4, abs=0.01)
+
+
+def test_early_stopping_waits_for_the_wanted_density(make_config, tmp_path):
+    words = ("attn=entmax", "sparsity.density=0.3", "sparsity.warmup_ratio=0.7", "trainer.max_epochs=6")
+    run = train(make_config(*words, "trainer.patience=1", "optim.lr=1e-9"), tmp_path / "run")
+    assert 5 <= run.metrics["train"]["epochs"] <= 6
+    assert run.metrics["attention"]["density"] == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_dial_at_its_end_stays_there(make_config, tmp_path):
+    words = ("attn=topp", "sparsity.density=0.99", "trainer.max_epochs=4")
+    run = train(make_config(*words), tmp_path / "run")
+    with (run.run_dir / "metrics.csv").open() as file:
+        shares = [float(v) for row in csv.DictReader(file) for k, v in row.items() if k.startswith("sparsity/p/") and v]
+    assert min(shares) > 0.9
 
 
 def test_a_steered_run_resumed_ends_where_an_unbroken_one_ends(make_config, tmp_path):

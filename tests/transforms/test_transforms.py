@@ -211,6 +211,20 @@ def test_a_row_without_a_key_is_zero_with_zero_gradient(name, dials):
 
 
 @every_transform
+def test_scores_of_minus_infinity_are_masked_keys(name, dials):
+    transform = make(name, dials)
+    scores = torch.randn(2, 3, 5, 9, generator=torch.Generator().manual_seed(1))
+    keep = torch.arange(9) < 6
+    keep = keep.expand(2, 1, 5, 9).clone()
+    keep[1, 0, 3] = False
+    minus = scores.masked_fill(~keep, float("-inf")).requires_grad_()
+    p = transform(minus)
+    torch.testing.assert_close(p, transform(scores, keep), atol=1e-6, rtol=1e-5)
+    p.pow(2).sum().backward()
+    assert minus.grad[keep.expand_as(minus)].isfinite().all()
+
+
+@every_transform
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_has_the_support_of_float32(name, dials, dtype):
     transform = make(name, dials)
@@ -293,6 +307,24 @@ def test_topk_keeps_ties_and_shares_of_the_kept_keys():
     torch.testing.assert_close(F.topk(row, k=50), row.softmax(-1))
 
 
+def test_a_tensor_of_k_holds_numbers_and_shares():
+    row = torch.arange(20.0).expand(3, 20)
+    kept = (F.topk(row, k=torch.tensor([[2.0], [0.25], [1.0]])) > 0).sum(-1)
+    assert kept.tolist() == [2, 5, 1]
+
+
+def test_a_key_just_below_its_cap_keeps_its_gradient_in_half_precision():
+    scores = torch.tensor([1.0, 0.002, -3.0], dtype=torch.bfloat16, requires_grad=True)
+    F.budget(scores, budget=1.0)[0].backward()
+    torch.testing.assert_close(scores.grad.float(), torch.tensor([0.5, -0.5, 0.0]))
+
+
+def test_normmax_is_exact_where_a_key_hangs_on_the_last_digit():
+    scores = torch.tensor([0.0, -0.9999999, -0.99999994])
+    exact = F.normmax(scores.double(), alpha=10.0)
+    torch.testing.assert_close(F.normmax(scores, alpha=10.0).double(), exact, atol=1e-6, rtol=0)
+
+
 def test_topp_takes_the_fewest_keys_that_hold_the_mass():
     scores = rough_scores("normal")
     ranked = scores.softmax(-1).sort(-1, descending=True).values
@@ -330,6 +362,9 @@ def test_rela_normalises_what_it_gathered_over_all_heads():
         ("entmax", {"alpha": 4.5}, r"\(1, 4\]"),
         ("entmax", {"alpha": 2.0, "learn_alpha": True}, "where learning starts"),
         ("entmax", {"learn_alpha": "heads"}, "one value a head"),
+        ("sparsegen", {"lam": float("-inf")}, "attn.lam"),
+        ("relu", {"threshold": float("nan")}, "attn.threshold"),
+        ("rela", {"threshold": "a"}, "attn.threshold=a"),
         ("topk", {"k": 0}, "whole number from 1 on"),
         ("topk", {"k": 2.5}, "whole number from 1 on"),
         ("topp", {"p": 0.0}, r"\(0, 1\]"),

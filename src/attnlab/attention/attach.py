@@ -126,6 +126,8 @@ def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
     layers = int(model.config.num_hidden_layers)
     shared = len(modules) < layers
     if spec.layers is not None:
+        if not spec.layers:
+            raise UserError("attn.layers=[] names no layer: give a list such as attn.layers=[4,5], or attn=softmax")
         if shared:
             raise UserError(
                 f"{type(model).__name__} shares one attention between its {layers} layers: attn.layers must be `all`"
@@ -143,8 +145,9 @@ def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
         assert isinstance(here.temperature, float)
         core = SparseAttention(transform, layer=layer, num_heads=heads, temperature=here.temperature)
         if here.name == spec.name:
-            for key in spec.by_layer:
-                free_dial(core if key == "temperature" else core.transform, key)
+            dial = getattr(transform, "dial", None)
+            if dial is not None and dial.key in spec.by_layer:  # else each layer's number would be compiled in
+                free_dial(core if dial.key == "temperature" else transform, dial.key)
             first = first or core
             _tie(core.transform, first.transform)
         core.to(model.device).train(module.training)
@@ -164,7 +167,9 @@ def _check_lists(model: PreTrainedModel, spec: AttentionSpec, layers: int, *, sh
             raise UserError(
                 f"attn.{key} has {len(values)} values, but {family} has {layers} layers: one a layer, or one"
             )
-    learned = [key for key, value in spec.dials.items() if key.startswith("learn_") and value not in (False, "model")]
+    learned = [
+        key for key, value in spec.dials.items() if key.startswith("learn_") and value not in (False, None, "model")
+    ]
     if shared and learned:
         raise UserError(
             f"{family} shares one attention between its {layers} layers, so a dial cannot be learned by layer or head: "

@@ -57,12 +57,17 @@ def layer_dials(model: nn.Module, name: str) -> list[LayerDial]:
     return [LayerDial(core=core, dial=dial) for core in cores(model) if isinstance(core.transform, kind)]
 
 
+def _learned(core: SparseAttention) -> dict[str, Tensor]:
+    learned = getattr(core.transform, "learned", None)
+    values: dict[str, Tensor] = learned() if learned is not None else {}
+    return values
+
+
 def learned_dials(model: nn.Module) -> dict[int, dict[str, Tensor]]:
     """Layer -> dial -> its learned values: one a head (H,), or one (1,)."""
     found: dict[int, dict[str, Tensor]] = {}
     for core in cores(model):
-        learned = getattr(core.transform, "learned", None)
-        values = learned() if learned is not None else {}
+        values = _learned(core)
         if values:
             found[core.layer] = {key: value.detach().float().cpu() for key, value in values.items()}
     return found
@@ -75,7 +80,7 @@ def dial_metrics(model: nn.Module) -> dict[str, float]:
         dial = dial_of_module(core.transform)
         holder = core if dial is not None and dial.key == TEMPERATURE.key else core.transform
         value = getattr(holder, dial.key, None) if dial is not None else None
-        if dial is not None and isinstance(value, Tensor):
+        if dial is not None and isinstance(value, Tensor) and not _learned(core):
             named[f"{dial.key}/layer_{core.layer:02d}"] = float(value)
     for layer, dials in learned_dials(model).items():
         for key, values in dials.items():

@@ -8,6 +8,7 @@ QUESTIONS = {
     "task": "what is predicted",
     "model": "which encoder; any other: model.name=<Hub id or folder>",
     "attn": "which attention",
+    "sparsity": "how sparse, as a density to be reached",
     "optim": "which optimiser",
     "trainer": "how long, where, how precisely",
     "strategy": "one process or several",
@@ -18,8 +19,10 @@ QUESTIONS = {
 
 KEYS = """\
   attn.layers=[8,9,10,11]      sparse in these layers only, the rest is softmax
-  attn.alpha attn.lam          how sparse: entmax's alpha, sparsegen's lambda
-  optim.lr optim.weight_decay optim.warmup_ratio
+  attn.alpha attn.lam attn.k attn.p ...
+                               the attention's own dial: entmax, sparsegen, topk, topp
+  sparsity.density=0.1         turn that dial until so much of the pairs is kept
+  optim.lr optim.layer_decay optim.weight_decay optim.warmup_ratio
   trainer.max_epochs=3         length of the training
   trainer.fast=true            a few steps only, to see that everything runs
   trainer.precision=auto       auto | 32 | bf16 | 16
@@ -39,6 +42,7 @@ EXAMPLES = """\
   python train.py task=sst2 attn=sparsemax
   python train.py task=cola model=bert_base attn=entmax15 optim.lr=3e-5
   python train.py -m task=sst2,mrpc attn=softmax,sparsegen seed=1,2,3
+  python train.py -m task=sst2 attn=entmax,topk sparsity.density=0.5,0.1
   python train.py task=custom data.train=my.csv data.val=dev.csv \\
       data.text=review data.label=stars
   attnlab evaluate run=outputs/sst2/sparsemax/2026-01-31_10-00-00_s1

@@ -15,7 +15,8 @@ def build_optimizer(model: PreTrainedModel, optim: Mapping[str, Any]) -> torch.o
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); no weight decay on biases, norms and single numbers.
 
     What lies d layers below the head learns at lr * layer_decay^d (Howard & Ruder 2018, arXiv:1801.06146): the head
-    and the pooler at lr, the last layer at lr * layer_decay, the embeddings slowest.
+    and the pooler at lr, the last layer at lr * layer_decay, the embeddings slowest. Learned dials (alpha, lam) are
+    single numbers that have a way to go and learn at dial_lr.
     """
     lr, layer_decay, weight_decay = (float(optim[key]) for key in ("lr", "layer_decay", "weight_decay"))
     layers = encoder_layers(model)
@@ -23,8 +24,9 @@ def build_optimizer(model: PreTrainedModel, optim: Mapping[str, Any]) -> torch.o
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         depth = depths.get(id(parameter), len(layers) + 1 if "embed" in name else 0)
+        rate = float(optim["dial_lr"]) if ".raw_" in name else lr * layer_decay**depth
         if parameter.requires_grad:
-            groups.setdefault((lr * layer_decay**depth, parameter.dim() >= 2), []).append(parameter)
+            groups.setdefault((rate, parameter.dim() >= 2), []).append(parameter)
     return torch.optim.AdamW(
         [
             {"params": chosen, "lr": rate, "weight_decay": weight_decay if matrix else 0.0}

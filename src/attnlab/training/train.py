@@ -20,7 +20,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..attention import AttentionSpec
-from ..attention.dials import steered
+from ..attention.dials import dial_of, steered
 from ..data.module import TextDataModule
 from ..data.spec import DataSpec
 from ..errors import UserError
@@ -171,7 +171,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     watchers: list[Callback] = [*([density] if density else []), meter, *callbacks]
     watchers += build_checkpoints(folder, task, density)
     if options["patience"]:
-        watchers.append(build_early_stopping(task, options["patience"]))
+        watchers.append(build_early_stopping(task, options["patience"], density))
     bar = bool(options["progress_bar"]) and sys.stdout.isatty()
     watchers.append(ProgressBar() if bar else EpochLines(task))
     loggers = (
@@ -201,6 +201,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         trainer, trainer.fit, module, data, ckpt_path=str(checkpoint.path) if checkpoint else None, weights_only=True
     )
     trainer.strategy.barrier()
+    costs = meter.summary(trainer)  # now: an evaluation from a checkpoint sets the meter back to it
     kept = checkpoint_to_keep(folder)
     keep_path = str(kept.path) if kept else None
     metrics: Metrics = {}
@@ -211,7 +212,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
             keep_path = None
             if split == "val":
                 metrics["attention"] = module.attention
-    metrics["train"] = meter.summary(trainer)
+    metrics["train"] = costs
     metrics["train"]["wall_seconds"] = time.perf_counter() - started
     if density:
         attention = attention.with_dial(density.dial.key, density.dials())
@@ -306,8 +307,14 @@ def _interruptible(trainer: pl.Trainer, run: Callable[..., Any], *args: Any, **k
 def _note_ignored(settings: Mapping[str, Any]) -> None:
     if settings["attn"]["name"] == "softmax" and settings["attn"]["warmup_ratio"]:
         _say("note: attn.warmup_ratio has no effect with attn=softmax")
-    if settings["sparsity"]["density"] is None and settings["sparsity"]["schedule"] != "linear":
-        _say("note: sparsity.schedule has no effect without sparsity.density")
+    sparsity = settings["sparsity"]
+    if sparsity["density"] is None and (sparsity["schedule"] != "linear" or sparsity["per"] != "layer"):
+        _say("note: sparsity.schedule and sparsity.per have no effect without sparsity.density")
+    if sparsity["density"] is not None:
+        dial = dial_of(settings["attn"]["name"])
+        assert dial is not None
+        if dial.key in settings["attn"]:
+            _say(f"note: attn.{dial.key} is set by sparsity.density={sparsity['density']}, whatever it is given as")
     if settings["trainer"]["fast"] and settings["attn"]["kernel"] == "compiled":
         _say("note: trainer.fast=true compiles nothing: attn.kernel=compiled has no effect")
 

@@ -52,6 +52,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "data.workers": (_whole(0), "a whole number from 0 on"),
     "optim.name": (_one_of("adamw"), "adamw"),
     "optim.lr": (lambda v: _number(v) and v > 0, "a number above 0"),
+    "optim.dial_lr": (lambda v: _number(v) and v > 0, "a number above 0"),
     "optim.layer_decay": (lambda v: _number(v) and 0 < v <= 1, "in (0, 1]"),
     "optim.weight_decay": (lambda v: _number(v) and v >= 0, "a number from 0 on"),
     "optim.warmup_ratio": (_share, "a share in [0, 1]"),

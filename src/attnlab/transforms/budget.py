@@ -1,5 +1,6 @@
 """Projections onto a capped simplex, 0 <= p <= upper, sum(p) = total: budget and constrained sparsemax."""
 
+import math
 from typing import Any, cast
 
 import torch
@@ -41,6 +42,9 @@ def _project(scores: Tensor, keep: Tensor | None, upper: Tensor, total: Tensor, 
     probabilities = torch.minimum((w - tau).clamp_min(0), cap)
     off = live & unsettled(probabilities.sum(-1, keepdim=True) / target.clamp_min(1), target.clamp_max(1))
     result = settled(torch.where(live, probabilities, 0.0), scores.dtype)
+    if result.dtype != w.dtype:  # what lies below its bound must not be rounded to it: it would lose its gradient
+        below = (cap * (1 - torch.finfo(result.dtype).eps)).to(result.dtype)
+        result = torch.where((probabilities < cap) & (result >= cap.to(result.dtype)), below, result)
     exact_rows(result, scores, keep, off, "box", torch.ones_like(total), cap, target)
     return result
 
@@ -116,7 +120,7 @@ class Budget(nn.Module):
 
     def __init__(self, *, num_heads: int, budget: float = 2.0) -> None:
         super().__init__()
-        if not budget > 0:
+        if not 0 < budget < math.inf:
             raise ValueError(f"attn.budget must be above 0, not {budget}")
         self.budget = float(budget)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .dial import TEMPERATURE
 from .kernel import fused
-from .rows import settled, working
+from .rows import allowed, settled, working
 from .sparsemax import sparsemax
 
 # Rows that walk together: enough to hide the cost of a call, few enough to stay in the cache.
@@ -191,8 +191,8 @@ def fusedmax(scores: Tensor, keep: Tensor | None = None, *, tv: float = 0.1) -> 
     dtype; a row with no key kept is all zeros. Gradient: that of sparsemax, averaged over each run of equal
     probability. tv = 0 is sparsemax, tv -> inf uniform. Raises ValueError unless tv is a finite number >= 0.
     """
-    z = working(scores)
-    top = (z if keep is None else torch.where(keep, z, -math.inf)).detach().amax(dim=-1, keepdim=True)
+    z, keep = working(scores), allowed(scores, keep)
+    top = torch.where(keep, z, -math.inf).detach().amax(dim=-1, keepdim=True)
     # Near the top, where the probabilities are, this makes the scores small and their rounding too.
     y = prox_tv1d(z - torch.where(top == -math.inf, 0.0, top), keep, tv=tv)
     return settled(sparsemax(y), scores.dtype)

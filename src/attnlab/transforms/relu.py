@@ -1,12 +1,13 @@
 """Rectified attention: ReLU/L, and ReLA with its gated RMS norm. Rows do not sum to one."""
 
+import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .dial import Dial
-from .rows import number_of_keys, settled, working
+from .rows import allowed, number_of_keys, settled, working
 
 THRESHOLD = Dial(
     key="threshold",
@@ -24,7 +25,8 @@ def relu(scores: Tensor, keep: Tensor | None = None, *, threshold: float | Tenso
     Wortsman et al. 2023, arXiv:2309.08586, with threshold 0. scores (..., K) of any float dtype; keep broadcastable
     bool, True = may be attended. Returns weights of the same shape and dtype, which sum to anything from 0 on.
     """
-    return settled(_rectified(scores, keep, threshold) / number_of_keys(scores, keep).clamp_min(1), scores.dtype)
+    n = number_of_keys(scores, allowed(scores, keep)).clamp_min(1)
+    return settled(_rectified(scores, keep, threshold) / n, scores.dtype)
 
 
 def rela(scores: Tensor, keep: Tensor | None = None, *, threshold: float | Tensor = 0.0) -> Tensor:
@@ -40,6 +42,12 @@ def _rectified(scores: Tensor, keep: Tensor | None, threshold: float | Tensor) -
     return excess if keep is None else torch.where(keep, excess, 0.0)
 
 
+def _finite(threshold: float) -> float:
+    if not -math.inf < threshold < math.inf:
+        raise ValueError(f"attn.threshold must be a finite number, not {threshold}")
+    return float(threshold)
+
+
 class ReLU(nn.Module):
     """`relu` as a transform of attention scores (B, H, Q, K)."""
 
@@ -48,7 +56,7 @@ class ReLU(nn.Module):
 
     def __init__(self, *, num_heads: int, threshold: float = 0.0) -> None:
         super().__init__()
-        self.threshold: float | Tensor = float(threshold)
+        self.threshold: float | Tensor = _finite(threshold)
 
     def forward(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
         return relu(scores, keep, threshold=self.threshold)
@@ -69,7 +77,7 @@ class ReLA(nn.Module):
 
     def __init__(self, *, num_heads: int, head_dim: int, threshold: float = 0.0) -> None:
         super().__init__()
-        self.threshold: float | Tensor = float(threshold)
+        self.threshold: float | Tensor = _finite(threshold)
         self.gain = nn.Parameter(torch.ones(num_heads * head_dim))
         self.gate = nn.Parameter(torch.zeros(num_heads * head_dim))
 

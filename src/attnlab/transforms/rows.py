@@ -40,6 +40,12 @@ def shifted(scores: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     return z - torch.where(live, top, 0.0), live
 
 
+def allowed(scores: Tensor, keep: Tensor | None) -> Tensor:
+    """The keys that can be attended: kept, and with a score above -inf."""
+    finite = scores != float("-inf")
+    return finite if keep is None else finite & keep
+
+
 def settled(probabilities: Tensor, dtype: torch.dtype) -> Tensor:
     """Probabilities in the caller's dtype, keeping a tiny one from vanishing in float16."""
     if dtype == torch.float16:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from .rows import number_of_keys, settled, working
+from .rows import allowed, number_of_keys, settled, working
 
 
 def sigmoid(scores: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -12,8 +12,9 @@ def sigmoid(scores: Tensor, keep: Tensor | None = None) -> Tensor:
     Ramapuram et al. 2024, arXiv:2409.04431. scores (..., K) of any float dtype; keep broadcastable bool, True = may be
     attended. Returns weights of the same shape and dtype; equal scores of 0 give each key about 1/n.
     """
-    weights = torch.sigmoid(working(scores) - number_of_keys(scores, keep).clamp_min(1).log())
-    return settled(weights if keep is None else torch.where(keep, weights, 0.0), scores.dtype)
+    keep = allowed(scores, keep)
+    weights = torch.sigmoid(torch.where(keep, working(scores), 0.0) - number_of_keys(scores, keep).clamp_min(1).log())
+    return settled(torch.where(keep, weights, 0.0), scores.dtype)
 
 
 class Sigmoid(nn.Module):

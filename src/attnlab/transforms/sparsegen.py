@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .dial import TEMPERATURE, Dial, learned_values
-from .rows import number_of_keys, working
+from .rows import allowed, number_of_keys, working
 from .sparsemax import project, sparsemax
 
 # exp of more than this is beyond float32.
@@ -33,9 +33,9 @@ def sparsegen_exp(scores: Tensor, keep: Tensor | None = None, *, lam: float = 0.
     Laha et al. 2018, arXiv:1810.11975. Not invariant to a shift of z; where exp would overflow float32, exp(80) stands
     for the largest, far beyond the gap at which one key takes all. Shapes, masking and errors as `sparsegen`.
     """
-    z = rate * working(scores)
-    kept = z if keep is None else torch.where(keep, z, float("-inf"))
-    top = kept.detach().amax(-1, keepdim=True)
+    keep = allowed(scores, keep)
+    z = rate * torch.where(keep, working(scores), 0.0)
+    top = torch.where(keep, z, float("-inf")).detach().amax(-1, keepdim=True)
     top = torch.where(top == float("-inf"), 0.0, top)
     # exp(z) - exp(top), a shift that sparsegen does not notice: small where the probabilities are.
     raised = torch.exp(top.clamp_max(LARGEST_EXPONENT)) * torch.expm1(z - top)
@@ -50,10 +50,10 @@ def sparsehourglass(scores: Tensor, keep: Tensor | None = None, *, q: float = 1.
     """
     if not q > 0:
         raise ValueError(f"sparsehourglass needs q > 0, not {q}")
-    z = working(scores)
-    kept = z if keep is None else torch.where(keep, z, 0.0)
-    n = number_of_keys(scores, keep).to(z.dtype)
-    scale = (1 + n * q) / (kept.sum(-1, keepdim=True).abs() + n * q).clamp_min(1e-30)
+    keep = allowed(scores, keep)
+    z = torch.where(keep, working(scores), 0.0)
+    n = number_of_keys(scores, keep)
+    scale = (1 + n * q) / (z.sum(-1, keepdim=True).abs() + n * q).clamp_min(1e-30)
     return sparsemax(z * scale, keep).to(scores.dtype)
 
 
@@ -71,7 +71,7 @@ class Sparsegen(nn.Module):
 
     def __init__(self, *, num_heads: int, lam: float = -3.0, learn_lam: bool | str = False) -> None:
         super().__init__()
-        if not lam < 1:
+        if not -math.inf < lam < 1:
             raise ValueError(f"attn.lam must be below 1 (SSAF uses -7 to -3), not {lam}")
         self.lam: float | Tensor = float(lam)
         self.raw_lam = learned_values(learn_lam, "lam", math.log(1 - lam), num_heads)
@@ -98,9 +98,9 @@ class SparsegenExp(nn.Module):
 
     def __init__(self, *, num_heads: int, lam: float = 0.0, rate: float = 1.0) -> None:
         super().__init__()
-        if not lam < 1:
+        if not -math.inf < lam < 1:
             raise ValueError(f"attn.lam must be below 1, not {lam}")
-        if not rate > 0:
+        if not 0 < rate < math.inf:
             raise ValueError(f"attn.rate must be above 0, not {rate}")
         self.lam, self.rate = float(lam), float(rate)
 
@@ -119,7 +119,7 @@ class Sparsehourglass(nn.Module):
 
     def __init__(self, *, num_heads: int, q: float = 1.0) -> None:
         super().__init__()
-        if not q > 0:
+        if not 0 < q < math.inf:
             raise ValueError(f"attn.q must be above 0, not {q}")
         self.q = float(q)
 

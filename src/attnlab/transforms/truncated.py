@@ -73,12 +73,12 @@ def topk(scores: Tensor, keep: Tensor | None = None, *, k: int | float | Tensor 
     """top-k softmax: softmax over the k largest scores of each row, 0 elsewhere.
 
     Zhao et al. 2019, arXiv:1912.11637. k >= 1 is a number of keys; k in (0, 1) a share of the row's kept keys, rounded,
-    at least one; a tensor is a share. Keys that tie with the k-th stay too. scores (..., K) of any float dtype; keep
-    broadcastable bool, True = may be attended. Returns probabilities of the same shape and dtype; a row with no key
-    kept is all zeros. Gradient: p (g - sum(p g)). Raises ValueError for k <= 0, or a k above 1 that is not whole.
+    at least one; a tensor may hold either. Keys that tie with the k-th stay too. scores (..., K) of any float dtype;
+    keep broadcastable bool, True = may be attended. Returns probabilities of the same shape and dtype; a row with no
+    key kept is all zeros. Gradient: p (g - sum(p g)). Raises ValueError for k <= 0, or a k above 1 that is not whole.
     """
     if isinstance(k, Tensor):
-        return _truncated(scores, keep, 0.0, k, False)
+        return _truncated(scores, keep, torch.where(k >= 1, k, 0.0), torch.where(k < 1, k, 0.0), False)
     if not 0 < k < math.inf or (k > 1 and k != int(k)):
         raise ValueError(f"top-k needs a whole number k >= 1, or a share of the row in (0, 1), not {k}")
     number, share = (float(k), 0.0) if k >= 1 else (0.0, float(k))
@@ -102,10 +102,10 @@ class TopK(nn.Module):
     dial: ClassVar[Dial] = Dial(
         key="k",
         value=lambda t: math.exp(-t),  # a share of the row
-        coordinate=lambda k: -math.log(k) if k < 1 else 0.0,
-        dense=0.0,
+        coordinate=lambda k: -math.log(k),
+        dense=1e-4,  # k = 1 would be one key
         sparse=-math.log(1e-3),
-        near_softmax=0.0,
+        near_softmax=1e-4,
     )
 
     def __init__(self, *, num_heads: int, k: int | float = 8) -> None:

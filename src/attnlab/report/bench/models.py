@@ -28,7 +28,7 @@ from attnlab.training.speed import compile_layers, keep_freed_memory
 from attnlab.transforms.kernel import use_kernel
 
 SIDES = ("sdpa", "eager", "entmax", "ours")
-OPTIM = {"lr": 1e-5, "layer_decay": 1.0, "weight_decay": 0.01}
+OPTIM = {"lr": 1e-5, "layer_decay": 1.0, "dial_lr": 1e-2, "weight_decay": 0.01}
 GRAD_CLIP = 1.0
 # So many tokens of the first sentence are padding: each side has to mind a mask.
 PADDING = 3
