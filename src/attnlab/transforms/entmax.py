@@ -12,8 +12,8 @@ from .rows import exact_rows, number_of_keys, one_value_a_row, rowwise, settled,
 from .softmax import softmax
 from .sparsemax import sparsemax
 
-STEPS_15 = 7
-STEPS = 6
+STEPS_15 = 5
+STEPS = 5
 # An |alpha - 1| below this is raised to it: beyond any digit of the result, and never a division by zero.
 SMALLEST_EXCESS = 1e-12
 LARGEST_ALPHA = 4.0
