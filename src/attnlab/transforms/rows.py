@@ -37,7 +37,8 @@ def shifted(scores: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         z = torch.where(keep, z, float("-inf"))
     top = z.amax(dim=-1, keepdim=True)
     live = top != float("-inf")
-    return z - torch.where(live, top, 0.0), live
+    w = z - torch.where(live, top, 0.0)
+    return w if keep is None else written_out(w), live
 
 
 def allowed(scores: Tensor, keep: Tensor | None) -> Tensor:
@@ -85,6 +86,17 @@ def per_row(value: Tensor, scores: Tensor) -> Tensor:
 @per_row.register_fake
 def _(value: Tensor, scores: Tensor) -> Tensor:
     return value.new_empty((*scores.shape[:-1], 1))
+
+
+@torch.library.custom_op("attnlab::written_out", mutates_args=())
+def written_out(w: Tensor) -> Tensor:
+    """A copy in memory: dozens of passes over it would each work it out again, mask and all."""
+    return w.clone(memory_format=torch.contiguous_format)
+
+
+@written_out.register_fake
+def _(w: Tensor) -> Tensor:
+    return torch.empty_like(w, memory_format=torch.contiguous_format)
 
 
 def rowwise(value: Tensor, scores: Tensor) -> Tensor:

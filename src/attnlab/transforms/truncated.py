@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .dial import Dial
 from .kernel import fused
-from .rows import one_value_a_row, rowwise, settled, shifted
+from .rows import one_value_a_row, rowwise, settled, shifted, written_out
 from .softmax import softmax_backward
 
 
@@ -33,9 +33,9 @@ def _cut(distance: Tensor, weight: Tensor, enough: Tensor) -> Tensor:
 @fused
 def _truncate(scores: Tensor, keep: Tensor | None, number: Tensor, share: Tensor, by_mass: bool) -> Tensor:
     w, live = shifted(scores, keep)
-    distance = (-w).clamp_min(0)  # -0.0 has the sign bit set
-    weights = torch.where(live & (w != float("-inf")), torch.exp(torch.where(live, w, 0.0)), 0.0)
-    keys = (w != float("-inf")).to(w.dtype).sum(-1, keepdim=True)
+    distance = written_out((-w).clamp_min(0))  # -0.0 has the sign bit set
+    weights = torch.where(live, torch.exp(-distance), 0.0)
+    keys = (distance != float("inf")).to(w.dtype).sum(-1, keepdim=True)
     if by_mass:
         whole = share.to(w.dtype)
         weight, enough = weights, torch.where(whole < 1, whole * weights.sum(-1, keepdim=True), float("inf"))
