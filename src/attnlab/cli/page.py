@@ -20,8 +20,8 @@ QUESTIONS = {
 KEYS = """\
   attn.layers=[8,9,10,11]      sparse in these layers only, the rest is softmax
   attn.alpha attn.lam attn.k attn.p ...
-                               the attention's own dial: entmax, sparsegen, topk, topp
-  sparsity.density=0.1         turn that dial until so much of the pairs is kept
+                               the attention's own dial
+  sparsity.density=0.1         turn that dial until so many pairs are kept
   optim.lr optim.layer_decay optim.weight_decay optim.warmup_ratio
   trainer.max_epochs=3         length of the training
   trainer.fast=true            a few steps only, to see that everything runs

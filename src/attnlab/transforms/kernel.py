@@ -81,6 +81,8 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
             broken = True
             return function(*args, **kwargs)
         if compiled is None:
+            # Variants, each compiled once: with and without a mask, numbers of dims, dtypes, sizes of one.
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             compiled = torch.compile(function, dynamic=True)
         try:
             return compiled(*args, **kwargs)
