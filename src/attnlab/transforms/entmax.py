@@ -13,7 +13,7 @@ from .softmax import softmax
 from .sparsemax import sparsemax
 
 STEPS_15 = 5
-STEPS = 5
+STEPS = 7
 # An |alpha - 1| below this is raised to it: beyond any digit of the result, and never a division by zero.
 SMALLEST_EXCESS = 1e-12
 LARGEST_ALPHA = 4.0

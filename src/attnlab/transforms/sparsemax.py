@@ -9,7 +9,7 @@ from .dial import TEMPERATURE
 from .kernel import fused
 from .rows import exact_rows, one_value_a_row, rowwise, settled, shifted, unsettled
 
-STEPS = 6
+STEPS = 8
 
 
 @fused
