@@ -13,7 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ..errors import UserError
 from ..transforms import build_transform
-from ..transforms.dial import free_dial
+from ..transforms.dial import dial_of, free_dial
 from .core import SparseAttention
 from .spec import AttentionSpec
 
@@ -145,9 +145,9 @@ def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
         assert isinstance(here.temperature, float)
         core = SparseAttention(transform, layer=layer, num_heads=heads, temperature=here.temperature)
         if here.name == spec.name:
-            dial = getattr(transform, "dial", None)
+            dial = dial_of(transform)
             if dial is not None and dial.key in spec.by_layer:  # else each layer's number would be compiled in
-                free_dial(core if dial.key == "temperature" else transform, dial.key)
+                free_dial(core.holder(dial), dial.key)
             first = first or core
             _tie(core.transform, first.transform)
         core.to(model.device).train(module.training)

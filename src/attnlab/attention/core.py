@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..transforms.dial import TEMPERATURE, Dial
 from ..transforms.functional import softmax
 from ..transforms.softmax import Softmax
 from .dropout import dropout
@@ -103,6 +104,10 @@ class SparseAttention(nn.Module):
         if not self.sums_to_one:
             p = p / p.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
         self.entropy -= torch.xlogy(p, p).sum(dim=(0, 2, 3))
+
+    def holder(self, dial: Dial) -> nn.Module:
+        """The module that keeps the value of the transform's dial: this layer the temperature, the transform others."""
+        return self if dial.key == TEMPERATURE.key else self.transform
 
     def reset_statistics(self) -> None:
         for name in ("rows", "allowed", "kept", "entropy"):

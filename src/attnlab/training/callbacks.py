@@ -16,7 +16,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..tasks.spec import TaskSpec
-from .density import DensityControl
+from .density import DensityControl, OnceSparse
 
 log = logging.getLogger("attnlab")
 
@@ -135,24 +135,12 @@ class EpochLines(Callback):
         log.info("epoch %d of %d  %s", trainer.current_epoch + 1, trainer.max_epochs, line)
 
 
-class _StoppingOnceSparse(EarlyStopping):
-    """Counts an evaluation only when attention has come down to the wanted density."""
-
-    def __init__(self, density: DensityControl, **options: Any) -> None:
-        super().__init__(**options)
-        self.density = density
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.density.at_target(trainer):
-            super().on_validation_end(trainer, pl_module)
+class _EarlyStopping(OnceSparse, EarlyStopping):
+    """Lightning's, waiting for the wanted density."""
 
 
 def build_early_stopping(task: TaskSpec, patience: int, density: DensityControl | None) -> EarlyStopping:
     """Stop after `patience` evaluations without a better value of the task's first metric."""
-    options: dict[str, Any] = {
-        "monitor": task.monitor,
-        "mode": "max",
-        "patience": patience,
-        "check_on_train_epoch_end": False,
-    }
-    return _StoppingOnceSparse(density, **options) if density else EarlyStopping(**options)
+    stopping = _EarlyStopping(monitor=task.monitor, mode="max", patience=patience, check_on_train_epoch_end=False)
+    stopping.density = density
+    return stopping

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from ..tasks.spec import TaskSpec
-from .density import DensityControl
+from .density import DensityControl, OnceSparse
 
 log = logging.getLogger("attnlab")
 
@@ -68,7 +67,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         draft.replace(final)
 
 
-class _BestCheckpoint(ModelCheckpoint):
+class _BestCheckpoint(OnceSparse, ModelCheckpoint):
     """Keeps the best score when the run folder has been moved since it was written."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -82,18 +81,6 @@ class _BestCheckpoint(ModelCheckpoint):
         )
 
 
-class _BestOnceSparse(_BestCheckpoint):
-    """Counts an epoch only when attention has come down to the wanted density."""
-
-    def __init__(self, density: DensityControl, **options: Any) -> None:
-        super().__init__(**options)
-        self.density = density
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.density.at_target(trainer):
-            super().on_validation_end(trainer, pl_module)
-
-
 def build_checkpoints(run_dir: Path, task: TaskSpec, density: DensityControl | None) -> list[Callback]:
     """checkpoints/best.ckpt by the task's first metric, and last.ckpt after every epoch."""
     plain: dict[str, Any] = {
@@ -102,7 +89,7 @@ def build_checkpoints(run_dir: Path, task: TaskSpec, density: DensityControl | N
         "enable_version_counter": False,
         "save_on_train_epoch_end": False,
     }
-    by_metric: dict[str, Any] = {"filename": "best", "monitor": task.monitor, "mode": "max", "save_top_k": 1, **plain}
-    best = _BestOnceSparse(density, **by_metric) if density else _BestCheckpoint(**by_metric)
+    best = _BestCheckpoint(filename="best", monitor=task.monitor, mode="max", save_top_k=1, **plain)
+    best.density = density
     last = _BestCheckpoint(filename="last", monitor=None, save_top_k=1, **plain)
     return [best, last]

@@ -20,7 +20,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from ..attention import AttentionSpec, recording
-from ..attention.dials import LayerDial, dial_of, layer_dials
+from ..attention.dials import LayerDial, dial_named, layer_dials
 from ..attention.statistics import recorded
 from ..data.module import TextDataModule
 from ..errors import UserError
@@ -58,7 +58,7 @@ class SparsitySpec:
         density = sparsity["density"]
         if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
             raise UserError(f"sparsity.density={density} must be in (0, 1]: the share of pairs to keep, such as 0.1")
-        dial = dial_of(name)
+        dial = dial_named(name)
         if dial is None:
             raise UserError(
                 f"attn={name} has no dial that makes it sparser, so sparsity.density={density} cannot be reached: "
@@ -97,7 +97,7 @@ class DensityControl(Callback):
     def __init__(self, spec: SparsitySpec, attention: AttentionSpec) -> None:
         self.spec = spec
         self.attention = attention
-        dial = dial_of(attention.name)
+        dial = dial_named(attention.name)
         assert dial is not None
         self.dial = dial
         self.start = 1.0
@@ -143,7 +143,7 @@ class DensityControl(Callback):
         self._wide = self._probe if self._hasty else _spread(list(data.val_dataloader()), CALIBRATION_EXAMPLES)
         total = int(trainer.estimated_stepping_batches)
         self._interval = max(1, total // CORRECTIONS)
-        self._bounds = [(self.dial.dense, self.dial.sparse)] * len(self._layers)
+        self._look_afresh()
         if self.coordinates:  # resumed
             self._turn(self.coordinates)
             return
@@ -177,8 +177,7 @@ class DensityControl(Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or not self.at_target(trainer):
             return
-        self._before = None
-        self._bounds = [(self.dial.dense, self.dial.sparse)] * len(self._layers)
+        self._look_afresh()
         best = (math.inf, self.coordinates, 0.0)
         for _ in range(3 if self._hasty else CALIBRATION_ROUNDS):
             found = self._measure(trainer, pl_module, self._wide)
@@ -195,7 +194,10 @@ class DensityControl(Callback):
             log.info("note: attention density is %.3f where sparsity.density=%g was wanted", best[2], self.spec.density)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # As after a resume: weights, or an evaluation, lie between this correction and the last.
+        self._look_afresh()  # as after a resume: an evaluation lies between this correction and the last
+
+    def _look_afresh(self) -> None:
+        """Forget what the last correction saw and within which bounds."""
         self._before = None
         self._bounds = [(self.dial.dense, self.dial.sparse)] * len(self._layers)
 
@@ -284,6 +286,16 @@ class DensityControl(Callback):
             else:
                 high = middle
         return (low + high) / 2
+
+
+class OnceSparse(Callback):
+    """Before another callback's class: it looks at an evaluation only when attention is at the wanted density."""
+
+    density: DensityControl | None = None
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.density is None or self.density.at_target(trainer):
+            super().on_validation_end(trainer, pl_module)
 
 
 def _mean(values: Sequence[float]) -> float:

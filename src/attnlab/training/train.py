@@ -20,7 +20,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..attention import AttentionSpec
-from ..attention.dials import dial_of, steered
+from ..attention.dials import dial_named, steered
 from ..data.module import TextDataModule
 from ..data.spec import DataSpec
 from ..errors import UserError
@@ -311,7 +311,7 @@ def _note_ignored(settings: Mapping[str, Any]) -> None:
     if sparsity["density"] is None and (sparsity["schedule"] != "linear" or sparsity["per"] != "layer"):
         _say("note: sparsity.schedule and sparsity.per have no effect without sparsity.density")
     if sparsity["density"] is not None:
-        dial = dial_of(settings["attn"]["name"])
+        dial = dial_named(settings["attn"]["name"])
         assert dial is not None
         if dial.key in settings["attn"]:
             _say(f"note: attn.{dial.key} is set by sparsity.density={sparsity['density']}, whatever it is given as")

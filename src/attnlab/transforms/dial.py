@@ -40,6 +40,11 @@ class Dialled(Protocol):
     dial: ClassVar[Dial]
 
 
+def dial_of(transform: nn.Module | type[nn.Module]) -> Dial | None:
+    """What makes a transform, or one of that class, sparser."""
+    return transform.dial if isinstance(transform, Dialled) else None
+
+
 TEMPERATURE = Dial(
     key="temperature",
     value=lambda t: math.exp(-t),

@@ -71,14 +71,31 @@ def _forward(scores: Tensor, keep: Tensor | None, alpha: Tensor) -> Tensor:
 
 
 @fused
-def _backward(probabilities: Tensor, grad: Tensor, alpha: Tensor) -> Tensor:
+def _backward(probabilities: Tensor, grad: Tensor, alpha: Tensor, learned: bool) -> tuple[Tensor, Tensor | None]:
+    """The gradient in the scores and, where alpha is learned, grad . dp/dalpha of each row (..., 1).
+
+    Both from the probabilities alone. With e = alpha - 1 and t = e log p: log p moves by h = (1 - exp(-t) - t) / e^2
+    at fixed theta, and theta moves so that the sum stays one. The difference cancels for small t, where its series is
+    used.
+    """
     p = probabilities.to(torch.promote_types(grad.dtype, torch.float32))
+    inside = p > 0
+    eps = _excess(alpha, p.dtype)
     # The inner where keeps a second derivative from meeting 0 ** -x.
-    power = 2 - alpha.to(p.dtype)
-    weight = torch.where(p > 0, torch.exp(power * torch.where(p > 0, p, 1.0).log()), 0.0)
+    log_p = torch.where(inside, p, 1.0).log()
+    weight = torch.where(inside, torch.exp((1 - eps) * log_p), 0.0)
     total = weight.sum(-1, keepdim=True)
-    mean = (weight * grad).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    return (weight * (grad - mean)).to(grad.dtype)
+    share = torch.where(total > 0, total, 1.0)
+    mean = (weight * grad).sum(-1, keepdim=True) / share
+    grad_scores = (weight * (grad - mean)).to(grad.dtype)
+    if not learned:
+        return grad_scores, None
+    t = eps * log_p
+    series = -0.5 * log_p * log_p * (1 - t / 3 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6))))
+    h = torch.where(t.abs() < 0.1, series, (-torch.expm1(-t) - t) / (eps * eps))
+    rise = torch.where(inside, p * h, 0.0)
+    slope = rise - weight * (rise.sum(-1, keepdim=True) / share)
+    return grad_scores, (grad * slope).sum(-1, keepdim=True)
 
 
 @fused
@@ -88,27 +105,6 @@ def _backward15(probabilities: Tensor, grad: Tensor) -> Tensor:
     total = weight.sum(-1, keepdim=True)
     mean = (weight * grad).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
     return (weight * (grad - mean)).to(grad.dtype)
-
-
-@fused
-def _alpha_pull(probabilities: Tensor, grad: Tensor, alpha: Tensor) -> Tensor:
-    """grad . dp/dalpha of each row (..., 1) at fixed scores, from the probabilities alone.
-
-    With e = alpha - 1 and t = e log p: log p moves by h = (1 - exp(-t) - t) / e^2 at fixed theta, and theta moves so
-    that the sum stays one. The difference cancels for small t, where its series is used.
-    """
-    p = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
-    inside = p > 0
-    eps = _excess(alpha, p.dtype)
-    log_p = torch.where(inside, p, 1.0).log()
-    t = eps * log_p
-    series = -0.5 * log_p * log_p * (1 - t / 3 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6))))
-    h = torch.where(t.abs() < 0.1, series, (-torch.expm1(-t) - t) / (eps * eps))
-    rise = torch.where(inside, p * h, 0.0)
-    weight = torch.where(inside, torch.exp((1 - eps) * log_p), 0.0)
-    total = weight.sum(-1, keepdim=True)
-    slope = rise - weight * (rise.sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0))
-    return (grad * slope).sum(-1, keepdim=True)
 
 
 class _Entmax15(torch.autograd.Function):
@@ -140,11 +136,8 @@ class _Entmax(torch.autograd.Function):
         probabilities, alpha = ctx.saved_tensors
         grad = grads[0]
         a = alpha if torch.is_grad_enabled() else rowwise(alpha, probabilities)
-        grad_scores = _backward(probabilities, grad, a) if ctx.needs_input_grad[0] else None
-        grad_alpha = None
-        if ctx.needs_input_grad[2]:
-            pull = _alpha_pull(probabilities, grad, a)
-            grad_alpha = pull.sum_to_size(alpha.shape).to(alpha.dtype)
+        grad_scores, pull = _backward(probabilities, grad, a, ctx.needs_input_grad[2])
+        grad_alpha = None if pull is None else pull.sum_to_size(alpha.shape).to(alpha.dtype)
         return grad_scores, None, grad_alpha
 
 

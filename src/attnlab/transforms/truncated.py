@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from .dial import Dial
 from .kernel import fused
-from .rows import one_value_a_row, rowwise, settled, shifted, written_out
+from .rows import one_value_a_row, rowwise, settled, shifted
 from .softmax import softmax_backward
 
 
-def _cut(distance: Tensor, weight: Tensor, enough: Tensor) -> Tensor:
-    """The smallest distance (..., 1) such that the weights at distances up to it sum to at least `enough`."""
+def _within(distance: Tensor, weight: Tensor, enough: Tensor) -> Tensor:
+    """Whether each key is within the smallest distance up to which the weights sum to at least `enough`."""
     whole, bits = (torch.int32, 31) if distance.dtype == torch.float32 else (torch.int64, 63)
     as_bits = distance.view(whole)
     # Too small by as much as can be; each bit is added where still not enough lies below.
@@ -27,13 +27,13 @@ def _cut(distance: Tensor, weight: Tensor, enough: Tensor) -> Tensor:
         higher = below + (1 << bit)
         short = torch.where(as_bits <= higher, weight, 0.0).sum(-1, keepdim=True) < enough
         below = torch.where(short, higher, below)
-    return below + 1
+    return as_bits <= below + 1
 
 
 @fused
 def _truncate(scores: Tensor, keep: Tensor | None, number: Tensor, share: Tensor, by_mass: bool) -> Tensor:
     w, live = shifted(scores, keep)
-    distance = written_out((-w).clamp_min(0))  # -0.0 has the sign bit set
+    distance = (-w).clamp_min(0)  # -0.0 has the sign bit set
     weights = torch.where(live, torch.exp(-distance), 0.0)
     keys = (distance != float("inf")).to(w.dtype).sum(-1, keepdim=True)
     if by_mass:
@@ -42,8 +42,7 @@ def _truncate(scores: Tensor, keep: Tensor | None, number: Tensor, share: Tensor
     else:
         wanted = torch.where(number > 0, number.to(w.dtype), torch.round(share.to(w.dtype) * keys))
         weight, enough = torch.ones_like(w), torch.minimum(wanted.clamp_min(1), keys)
-    chosen = distance.view(torch.int32 if distance.dtype == torch.float32 else torch.int64)
-    weights = torch.where(chosen <= _cut(distance, weight, enough), weights, 0.0)
+    weights = torch.where(_within(distance, weight, enough), weights, 0.0)
     return settled(weights / torch.where(live, weights.sum(-1, keepdim=True), 1.0), scores.dtype)
 
 
@@ -69,6 +68,11 @@ def _truncated(
     return cast(Tensor, _Truncated.apply(scores, keep, *given, by_mass))  # type: ignore[no-untyped-call]
 
 
+def _fits(k: int | float) -> bool:
+    """Whether k is a whole number of keys, or a share of the row in (0, 1)."""
+    return not isinstance(k, bool) and 0 < k < math.inf and (k < 1 or k == int(k))
+
+
 def topk(scores: Tensor, keep: Tensor | None = None, *, k: int | float | Tensor = 8) -> Tensor:
     """top-k softmax: softmax over the k largest scores of each row, 0 elsewhere.
 
@@ -79,7 +83,7 @@ def topk(scores: Tensor, keep: Tensor | None = None, *, k: int | float | Tensor 
     """
     if isinstance(k, Tensor):
         return _truncated(scores, keep, torch.where(k >= 1, k, 0.0), torch.where(k < 1, k, 0.0), False)
-    if not 0 < k < math.inf or (k > 1 and k != int(k)):
+    if not _fits(k):
         raise ValueError(f"top-k needs a whole number k >= 1, or a share of the row in (0, 1), not {k}")
     number, share = (float(k), 0.0) if k >= 1 else (0.0, float(k))
     return _truncated(scores, keep, number, share, False)
@@ -110,7 +114,7 @@ class TopK(nn.Module):
 
     def __init__(self, *, num_heads: int, k: int | float = 8) -> None:
         super().__init__()
-        if isinstance(k, bool) or not 0 < k < math.inf or (k > 1 and k != int(k)):
+        if not _fits(k):
             raise ValueError(f"attn.k must be a whole number from 1 on, or a share of the row in (0, 1), not {k}")
         self.k: int | float | Tensor = k
 
