@@ -53,13 +53,13 @@ def test_help_lists_every_choice_and_fits_80_columns(tmp_path: Path) -> None:
     done = attnlab("--help", cwd=tmp_path)
     assert done.returncode == 0
     words = set(done.stdout.split())
-    for file in (ROOT / "conf").glob("*/*.yaml"):
-        assert file.stem in words
-        assert f"{file.parent.name}=" in words
+    for group, names in group_choices([ROOT / "conf"]).items():
+        assert {f"{group}=", *names} <= words
+    assert "sparsebert/masks" in words, "an experiment in a folder of its own is named with it"
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "export"])
 def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
     done = attnlab(command, "--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -99,7 +99,8 @@ from attnlab.cli.entry import dispatch
 from attnlab.errors import UserError
 dispatch(["--help"])
 dispatch(["--cfg", "job"])
-for words in (["attn=sparsmax"], ["resume=nowhere"], ["evaluate", "run=nowhere"]):
+export = ["export", "what=mask", "run=nowhere"]
+for words in (["attn=sparsmax"], ["resume=nowhere"], ["evaluate", "run=nowhere"], export):
     try:
         dispatch(words)
     except UserError:
@@ -122,6 +123,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
         (["task=sst3"], "unknown task 'sst3': did you mean 'sst2'?"),
         (["model=roberta"], "model.name=<Hub id or folder>"),
         (["experiment=ssaf"], "did you mean 'ssaf_sst2'?"),
+        (["experiment=sparsebert/mask"], "did you mean 'sparsebert/masks'?"),
         (["optim.lrr=1"], "did you mean 'optim.lr'?"),
         (["atn=sparsemax"], "did you mean 'attn'?"),
         (["trainer.max_epoch=3"], "did you mean 'trainer.max_epochs'?"),
@@ -134,7 +136,8 @@ sys.exit(f"imported {heavy}" if heavy else 0)
         (["task.labels.x=1"], "has no key 'x'"),
         (["attn=softmax,sparsemax"], "add -m"),
         (["seed=1,2"], "add -m"),
-        (["sweep=attentions"], "add -m"),
+        (["sweep=attentions"], "sweep=attentions asks for several runs"),
+        (["experiment=sparsebert/masks"], "experiment=sparsebert/masks asks for several runs"),
         (["-m", "seed=1,2,1"], "seed=1,2,1 lists a value twice"),
         (["data.train=a=b"], "needs quotes"),
         (["seed=${nothing}"], "'nothing' not found"),
@@ -146,6 +149,8 @@ sys.exit(f"imported {heavy}" if heavy else 0)
         (["evaluate", "runs=x"], "unknown argument 'runs': did you mean 'run'?"),
         (["evaluate", "run=nowhere"], "nowhere is not a run folder: it does not exist"),
         (["predict", "run=nowhere"], "nowhere is not a run folder: it does not exist"),
+        (["export", "what=mask", "run=nowhere"], "nowhere is not a run folder: it does not exist"),
+        (["export", "run=nowhere"], "attnlab export run=FOLDER what=mask"),
         (["predict", "run="], "has no value"),
         (["resume=nowhere"], "nowhere is not a run folder: it does not exist"),
     ],
@@ -334,6 +339,13 @@ def test_a_sweep_file_counts_like_typed_lists_and_yields_to_them() -> None:
     assert check(["sweep=attentions", "attn=softmax"], multirun=True).jobs == 1
     with pytest.raises(UserError, match=r"unknown key 'attn\.lam' with attn=softmax"):
         check(["sweep=attentions", "attn=sparsegen,softmax", "attn.lam=-1"], multirun=True)
+
+
+def test_an_experiment_may_be_a_sweep_and_lie_in_a_folder_of_its_own() -> None:
+    plan = check(["experiment=sparsebert/no_diagonal"], multirun=True)
+    assert plan.jobs == 2 * 5 * 3
+    assert set(plan.swept) == {"mask", "task", "seed"}
+    assert check(["experiment=sparsebert/no_diagonal", "task=rte", "seed=1"], multirun=True).jobs == 2
 
 
 def test_more_yaml_files_may_come_from_elsewhere(tmp_path: Path) -> None:

@@ -59,10 +59,11 @@ def test_the_command_to_try_names_only_what_exists(file: Path) -> None:
 
 @pytest.mark.parametrize("group", ["model", "optim", "trainer", "strategy", "logger", "task"])
 def test_the_choices_of_a_group_have_the_same_keys(group: str) -> None:
-    optional = {"header"}  # of a task's files without one
+    # header: of files without one; the rest: of masked language modelling
+    optional = {"header", "mask_probability", "whole_word", "unknown"}
     keys = {
-        file.stem: frozenset(yaml.safe_load(file.read_text("utf-8"))) - optional
-        for file in (CONF / group).glob("*.yaml")
+        name: frozenset(map(str, composed(f"{group}={name}")[group])) - optional
+        for name in group_choices([CONF])[group]
     }
     assert len(set(keys.values())) == 1, keys
 
@@ -75,8 +76,30 @@ def test_every_attention_can_be_limited_to_layers_and_warmed_up(name: str) -> No
 
 
 @pytest.mark.parametrize("name", group_choices([CONF])["model"])
-def test_a_model_is_a_full_hub_id_or_the_embedded_one(name: str) -> None:
-    assert name == "minilm" or re.fullmatch(r"[\w-]+/[\w.-]+", composed(f"model={name}").model.name)
+def test_a_model_is_new_or_a_full_hub_id_or_the_embedded_one(name: str) -> None:
+    model = composed(f"model={name}").model
+    if model.config is not None:
+        assert (model.name, model.tokenizer) == (name, "corpus")
+    else:
+        assert name == "minilm" or re.fullmatch(r"[\w-]+/[\w.-]+", model.name)
+
+
+def test_a_new_model_brings_its_learning_rate_and_length_and_what_is_typed_wins() -> None:
+    old, new = composed("model=minilm"), composed("model=bert_tiny")
+    assert (new.optim.lr, new.trainer.max_epochs) == (3e-3, 40)
+    assert (old.optim.lr, old.trainer.max_epochs) == (1e-4, 3)
+    typed = composed("model=bert_tiny", "optim=adamw", "trainer.max_epochs=2")
+    assert (typed.optim.lr, typed.trainer.max_epochs) == (1e-4, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width"),
+    [("bert_tiny", 2, 128), ("bert_mini", 4, 256), ("bert_small", 4, 512), ("bert_base_scratch", 12, 768)],
+)
+def test_new_models_have_the_sizes_of_turc_2019(name: str, layers: int, width: int) -> None:
+    config = composed(f"model={name}").model.config
+    assert (config.num_hidden_layers, config.hidden_size) == (layers, width)
+    assert (config.num_attention_heads, config.intermediate_size) == (width // 64, 4 * width)
 
 
 def test_the_default_needs_no_hub() -> None:

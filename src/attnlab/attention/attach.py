@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from ..errors import UserError
 from ..transforms import build_transform
 from ..transforms.dial import dial_of, free_dial
 from .core import SparseAttention
+from .masking import Masks, give_mask, masks_of, running
 from .spec import AttentionSpec
 
 NAME = "attnlab"
@@ -30,7 +31,7 @@ def _attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | Masks | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     **kwargs: Any,
@@ -44,10 +45,13 @@ def _attention_forward(
                 "this model asks for attnlab's attention but has none attached: "
                 "load it with attnlab.load(folder), or call attnlab.attention.attach(model, spec)"
             )
+        assert not isinstance(attention_mask, Masks)
         context = nn.functional.scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
         return context.transpose(1, 2).contiguous(), None
     keep = attention_mask
-    if keep is not None and keep.dtype != torch.bool:
+    if core.masked and not isinstance(keep, Masks):
+        raise UserError("this model has a mask of its own: give it an attention_mask (batch, length), or none")
+    if isinstance(keep, Tensor) and keep.dtype != torch.bool:
         # An additive mask, as a user may pass: what it pushes down to the dtype's floor is masked.
         keep = keep > torch.finfo(keep.dtype).min / 2
     result: tuple[Tensor, Tensor | None] = core(
@@ -62,10 +66,20 @@ def _attention_forward(
     return result
 
 
-def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    if _every_mask:
-        kwargs["allow_is_bidirectional_skip"] = False
-    return sdpa_mask(*args, **kwargs)
+def _mask(*args: Any, **kwargs: Any) -> Tensor | Masks | None:
+    if running() is None:
+        if _every_mask:
+            kwargs["allow_is_bidirectional_skip"] = False
+        return sdpa_mask(*args, **kwargs)
+    if kwargs.get("mask_function") is bidirectional_mask_function:
+        # One row a text: sdpa_mask would write the square of the length.
+        shape = (kwargs["batch_size"], 1, kwargs["q_length"], kwargs["kv_length"])
+        given = kwargs.get("attention_mask")
+        real = torch.ones(shape[0], shape[3], dtype=torch.bool, device=kwargs["device"]) if given is None else given
+        return masks_of(real.bool()[:, None, None, :].expand(shape))
+    windowed = sdpa_mask(*args, **kwargs | {"allow_is_bidirectional_skip": False})
+    assert windowed is not None
+    return masks_of(windowed)
 
 
 def give_every_mask(always: bool) -> None:
@@ -150,8 +164,15 @@ def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
                 free_dial(core.holder(dial), dial.key)
             first = first or core
             _tie(core.transform, first.transform)
+        core.masked = spec.mask is not None
         core.to(model.device).train(module.training)
         setattr(module, SUBMODULE, core)
+    if spec.mask is not None:
+        mask = give_mask(model, spec.mask, num_heads=heads, num_layers=layers)
+        if shared and mask.by_layer:
+            raise UserError(
+                f"{type(model).__name__} shares one attention between its {layers} layers: it can't have a mask a layer"
+            )
     model.config.attnlab = spec.to_dict()
     return model
 

@@ -3,6 +3,8 @@
 Shapes: B batch, H heads, Q queries, K keys, D head width.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 from ..transforms.dial import TEMPERATURE, Dial
 from ..transforms.functional import softmax
 from ..transforms.softmax import Softmax
+from .blocks import gather, scatter
 from .dropout import dropout
+from .masking import Masks
 
 
 class SparseAttention(nn.Module):
@@ -21,6 +25,7 @@ class SparseAttention(nn.Module):
     record    measure density, support and entropy while running.
     capture   keep the last probabilities (B, H, Q, K) in `captured`.
     temperature  divides the scores; a number, or a buffer where it is steered.
+    masked    the encoder has a mask, which comes with the padding.
     """
 
     def __init__(self, transform: nn.Module, *, layer: int, num_heads: int, temperature: float = 1.0) -> None:
@@ -32,6 +37,7 @@ class SparseAttention(nn.Module):
         self.dense = isinstance(transform, Softmax)
         self.finish = getattr(transform, "finish", None)
         self.sums_to_one = "sum" not in getattr(transform, "breaks", ())
+        self.masked = False
         self.walking = False
         self.record = False
         self.capture = False
@@ -53,7 +59,7 @@ class SparseAttention(nn.Module):
         query_BHQD: Tensor,
         key_BHKD: Tensor,
         value_BHKD: Tensor,
-        keep: Tensor | None,
+        keep: Tensor | Masks | None,
         *,
         rate: float = 0.0,
         scaling: float | None = None,
@@ -64,18 +70,33 @@ class SparseAttention(nn.Module):
             scaling = query_BHQD.shape[-1] ** -0.5
         scale = scaling / self.temperature
         looked_at = self.record or self.capture or want_weights
-        if self.dense and not looked_at and isinstance(scale, float) and (rate == 0.0 or query_BHQD.is_cuda):
+        gate = real = None
+        multiply = by_block = False
+        if isinstance(keep, Masks):
+            if keep.plan is not None:
+                return self._by_blocks(query_BHQD, key_BHKD, value_BHKD, keep, rate, scale), None
+            by_block = keep.by_block
+            masks = keep
+            assert isinstance(masks.keep, Tensor)
+            keep, gate, real, multiply = masks.keep, masks.gate, masks.real, masks.multiply
+            if masks.by_layer:  # else the number of the layer would be compiled in
+                keep = keep[self.layer] if keep.dim() == 5 else keep
+                gate = gate[self.layer] if gate is not None else None
+        plain = self.dense and gate is None and not looked_at and (rate == 0.0 or query_BHQD.is_cuda)
+        # in bfloat16 the CPU's fused kernel takes twice as long for blocks, forward and backward
+        slow = by_block and torch.is_grad_enabled() and query_BHQD.dtype == torch.bfloat16 and not query_BHQD.is_cuda
+        if plain and not slow and isinstance(scale, float):
             context_BHQD = F.scaled_dot_product_attention(
                 query_BHQD, key_BHKD, value_BHKD, attn_mask=keep, dropout_p=rate, scale=scale
             )
             return context_BHQD.transpose(1, 2).contiguous(), None
         scores_BHQK = torch.matmul(query_BHQD * scale, key_BHKD.transpose(-1, -2))
-        probs_BHQK = self.transform(scores_BHQK, keep)
+        probs_BHQK = _gated(self.transform, scores_BHQK, keep, gate, multiply)
         if self.training and self.walking:
-            mixed = torch.lerp(softmax(scores_BHQK, keep).float(), probs_BHQK.float(), self.walk)
-            probs_BHQK = mixed.to(probs_BHQK.dtype)
+            dense_BHQK = _gated(softmax, scores_BHQK, keep, gate, multiply)
+            probs_BHQK = torch.lerp(dense_BHQK.float(), probs_BHQK.float(), self.walk).to(probs_BHQK.dtype)
         if self.record:
-            self._measure(probs_BHQK, keep)
+            self._measure(probs_BHQK, keep, real)
         if self.capture:
             self.captured = probs_BHQK.detach()
         context_BHQD = torch.matmul(dropout(probs_BHQK, rate).to(value_BHKD.dtype), value_BHKD)
@@ -87,14 +108,36 @@ class SparseAttention(nn.Module):
             context_BQHD = finished_BQHD.to(context_BQHD.dtype)
         return context_BQHD, probs_BHQK if want_weights else None
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _by_blocks(
+        self, query_BHLD: Tensor, key_BHLD: Tensor, value_BHLD: Tensor, masks: Masks, rate: float, scale: Tensor | float
+    ) -> Tensor:
+        """Context (B, L, H, D), of the kept blocks alone: each group of them is a batch of short texts to `forward`."""
+        plan = masks.plan
+        assert plan is not None
+        assert masks.real is not None
+        contexts = []
+        for group, keep in zip(plan.groups, masks.keep, strict=True):
+            real = None
+            if self.record:
+                query = group.positions()[0].squeeze(-1)
+                inside = query < plan.length
+                real = (masks.real[:, query.clamp(max=plan.length - 1)] & inside).flatten(0, 1)
+            short = Masks(keep=keep, real=real, by_block=True)
+            parts = gather(query_BHLD, group.query), gather(key_BHLD, group.key), gather(value_BHLD, group.key)
+            contexts.append(self(*parts, short, rate=rate, scaling=scale * self.temperature)[0])
+        return scatter(contexts, plan, len(query_BHLD))
+
     @torch.no_grad()
-    def _measure(self, probs_BHQK: Tensor, keep: Tensor | None) -> None:
+    def _measure(self, probs_BHQK: Tensor, keep: Tensor | None, real: Tensor | None) -> None:
         B, _, Q, K = probs_BHQK.shape
         if keep is None:
             pairs = probs_BHQK.new_ones((1, 1, 1, 1), dtype=torch.bool).expand(B, 1, Q, K)
         else:
             pairs = keep.expand(B, keep.shape[1], Q, K)
-            if Q == K:
+            if real is not None:
+                pairs = pairs & real[:, None, :, None]
+            elif Q == K:
                 # In self-attention a key that nobody may attend is padding, and so is that position's query.
                 pairs = pairs & pairs.any(dim=-2).unsqueeze(-1)
         p = torch.where(pairs, probs_BHQK.float(), 0.0)
@@ -115,3 +158,28 @@ class SparseAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}"
+
+
+def _gated(
+    transform: Callable[..., Tensor], scores: Tensor, keep: Tensor | None, gate: Tensor | None, multiply: bool
+) -> Tensor:
+    """transform(scores + log gate), or transform(scores) * gate: a gate of 0 removes the key, of 1 leaves it.
+
+    At a gate of exactly 0 the gradient is that of the limit. Softmax has one there, for p = g e^s / sum(g e^s); what
+    lies outside the support of a sparse transform has none.
+    """
+    if gate is None:
+        return transform(scores, keep)
+    scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    if multiply:
+        return transform(scores, keep) * gate
+    open_ = gate > 0
+    kept = open_ if keep is None else keep & open_
+    if transform is softmax or isinstance(transform, Softmax):
+        top = scores.detach().masked_fill(~kept, -torch.inf).amax(dim=-1, keepdim=True)
+        # a removed key that would outweigh the kept ones counts, in the gradient of its gate, like the first of them
+        weights = (scores - top.clamp_min(-1e30)).clamp(max=0).exp()
+        shares = weights * (gate if keep is None else torch.where(keep, gate, 0.0))
+        total = shares.sum(dim=-1, keepdim=True)
+        return shares / torch.where(total > 0, total, 1.0)
+    return transform(scores + torch.where(open_, gate, 1.0).log(), kept)

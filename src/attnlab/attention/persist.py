@@ -1,14 +1,16 @@
 """A model with its attention on disk: a save_pretrained folder whose config.json names the attention."""
 
+import json
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedModel
 from transformers import logging as hf_logging
 
 from ..errors import UserError
 from .attach import SUBMODULE, attach
+from .masking import SUBMODULE as MASK
 from .spec import AttentionSpec
 
 SPEC_KEY = "attnlab"
@@ -30,7 +32,8 @@ def load(folder: str | Path) -> PreTrainedModel:
     hf_logging.set_verbosity_error()  # our parameters, which attach() brings, count as unexpected there
     hf_logging.disable_progress_bar()
     try:
-        model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True)
+        auto = AutoModelForMaskedLM if _predicts_tokens(path) else AutoModelForSequenceClassification
+        model: PreTrainedModel = auto.from_pretrained(path, use_safetensors=True)
     finally:
         hf_logging.set_verbosity(verbosity)
     plain = getattr(model.config, SPEC_KEY, None)
@@ -40,12 +43,22 @@ def load(folder: str | Path) -> PreTrainedModel:
     own: dict[str, torch.Tensor] = {}
     with safe_open(path / "model.safetensors", framework="pt") as weights:
         for key in weights.keys():  # noqa: SIM118 (not a mapping)
-            if f".{SUBMODULE}." in key:
+            if _is_ours(key):
                 own[key] = weights.get_tensor(key)
-    expected = {key for key in model.state_dict() if f".{SUBMODULE}." in key}
+    expected = {key for key in model.state_dict() if _is_ours(key)}
     if expected != set(own):
         odd = sorted(expected ^ set(own))[0]
         raise UserError(f"{path}: the attention's parameters do not fit its spec ({odd})")
     model.load_state_dict(own, strict=False)
     model.eval()
     return model
+
+
+def _predicts_tokens(path: Path) -> bool:
+    """Whether the saved model is a masked language model, by the class that its config names."""
+    saved = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    return any(str(name).endswith("ForMaskedLM") for name in saved.get("architectures") or ())
+
+
+def _is_ours(key: str) -> bool:
+    return f".{SUBMODULE}." in key or f".{MASK}." in key

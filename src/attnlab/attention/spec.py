@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import UserError, closest
+from ..masks.spec import MaskSpec
 
 OWN_KEYS = {"name", "layers", "temperature", "warmup_ratio", "kernel"}
-FIELDS = ("name", "dials", "layers", "temperature")
+FIELDS = ("name", "dials", "layers", "temperature", "mask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,16 +16,17 @@ class AttentionSpec:
     """name of the transform, its dials (alpha, lam, ...), and the layers that get it (None = every layer).
 
     temperature divides the scores first. It and each dial may be one number, or a list with one a layer. Layers not
-    named keep softmax. Layers count from 0.
+    named keep softmax. Layers count from 0. mask: which pairs may be attended at all, in every layer.
     """
 
     name: str
     dials: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[int, ...] | None = None
     temperature: float | Sequence[float] = 1.0
+    mask: MaskSpec | None = None
 
     @classmethod
-    def from_config(cls, attn: Mapping[str, Any]) -> "AttentionSpec":
+    def from_config(cls, attn: Mapping[str, Any], mask: MaskSpec | None = None) -> "AttentionSpec":
         """From the `attn` group of a config: every key that is not about layers or training is a dial."""
         layers = attn.get("layers", "all")
         if layers in ("all", None):
@@ -35,7 +37,11 @@ class AttentionSpec:
             chosen = tuple(sorted(set(layers)))
         dials = {key: _plain(value) for key, value in attn.items() if key not in OWN_KEYS}
         return cls(
-            name=attn["name"], dials=dials, layers=chosen, temperature=_temperature(attn.get("temperature", 1.0))
+            name=attn["name"],
+            dials=dials,
+            layers=chosen,
+            temperature=_temperature(attn.get("temperature", 1.0)),
+            mask=mask,
         )
 
     @property
@@ -62,6 +68,7 @@ class AttentionSpec:
         plain = asdict(self)
         plain["layers"] = None if self.layers is None else list(self.layers)
         plain["dials"] = dict(self.dials)
+        plain["mask"] = None if self.mask is None else self.mask.to_dict()
         return plain
 
     @classmethod
@@ -72,12 +79,13 @@ class AttentionSpec:
                 raise UserError(f"unknown key {key!r} in the model's attention spec{closest(key, FIELDS)}")
         if "name" not in plain:
             raise UserError("the model's attention spec has no name")
-        layers = plain.get("layers")
+        layers, mask = plain.get("layers"), plain.get("mask")
         return cls(
             name=str(plain["name"]),
             dials=dict(plain.get("dials") or {}),
             layers=None if layers is None else tuple(int(n) for n in layers),
             temperature=_temperature(plain.get("temperature", 1.0)),
+            mask=None if mask is None else MaskSpec.from_dict(mask),
         )
 
 

@@ -19,10 +19,13 @@ def conf_dir() -> Path:
 
 
 def group_choices(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """Group -> names of its YAML files, over all folders: {"attn": ["entmax", ...], ...}."""
+    """Group -> names of its YAML files, over all folders: {"attn": ["entmax", ...], ...}.
+
+    A file in a folder inside a group's is named with it: "sparsebert/masks" of "experiment".
+    """
     found: dict[str, set[str]] = {}
     for folder in folders:
         for file in folder.glob("*/**/*.yaml"):
-            group = file.parent.relative_to(folder).as_posix()
-            found.setdefault(group, set()).add(file.stem)
+            group, *inner = file.relative_to(folder).with_suffix("").parts
+            found.setdefault(group, set()).add("/".join(inner))
     return {group: sorted(names) for group, names in sorted(found.items())}

@@ -1,4 +1,4 @@
-"""Commands that need a run folder and nothing else: evaluate and predict."""
+"""Commands that need a run folder and nothing else: evaluate, predict and export."""
 
 import io
 import logging
@@ -29,6 +29,15 @@ Labels each row of a jsonl, csv, tsv or parquet file or each line of a txt file;
   attnlab predict run=FOLDER input=new.jsonl output=labelled.jsonl
   echo "a fine film" | attnlab predict run=FOLDER
 """
+EXPORT_HELP = """\
+usage: attnlab export run=FOLDER what=mask [output=FOLDER]
+
+Writes the mask that a run learned (mask=dam) or has, as mask.safetensors and
+as a picture a head, to FOLDER/export. A frozen mask to train with:
+  attnlab export run=FOLDER what=mask output=masks/mine
+  python train.py task=sst2 mask=file mask.path=masks/mine
+"""
+WHAT = ("mask",)
 
 
 def evaluate_command(argv: Sequence[str]) -> int:
@@ -79,6 +88,32 @@ def predict_command(argv: Sequence[str]) -> int:
         ) from error
     where = target if isinstance(target, Path) else "standard output"
     print(f"{rows} predictions written to {where}", file=sys.stderr)
+    return 0
+
+
+def export_command(argv: Sequence[str]) -> int:
+    if _wants_help(argv):
+        print(EXPORT_HELP, end="")
+        return 0
+    given = _arguments(argv, ["run", "what", "output"])
+    what = given.get("what")
+    if what is None:
+        raise UserError("export what? attnlab export run=FOLDER what=mask")
+    if what not in WHAT:
+        raise UserError(f"unknown what {what!r}{closest(what, WHAT)}")
+    run = _run_of(given, "export")
+    output = Path(given["output"]) if "output" in given else None
+    if output is not None and output.exists() and not output.is_dir():
+        raise UserError(f"output={output} is a file: name a folder, which is made if it is not there")
+    from attnlab.report.export import export_mask  # here, because it takes seconds to import
+
+    _show_notes()
+    exported = export_mask(run, output)
+    for path in exported.files:
+        print(path)
+    print(f"density {exported.density:.4f}: share of the pairs that are kept")
+    for note in exported.notes:
+        print(f"note: {note}", file=sys.stderr)
     return 0
 
 

@@ -79,7 +79,8 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
     preset = OmegaConf.select(config, "hydra.sweeper.params") or {}
     lists = [f"{key}={value}" for key, value in preset.items() if key not in named]
     if lists and not multirun:
-        raise UserError(f"sweep=... asks for several runs ({lists[0]}): add -m (python train.py -m ...)")
+        files = [str(o.input_line) for o in overrides if o.key_or_group in ("experiment", "sweep")]
+        raise UserError(f"{' '.join(files)} asks for several runs ({lists[0]}): add -m (python train.py -m ...)")
     overrides = [*parse(lists), *overrides]
     for override in overrides:
         if override.key_or_group in choices:

@@ -9,6 +9,7 @@ QUESTIONS = {
     "model": "which encoder; any other: model.name=<Hub id or folder>",
     "attn": "which attention",
     "sparsity": "how sparse, as a density to be reached",
+    "mask": "which pairs may be attended to at all",
     "optim": "which optimiser",
     "trainer": "how long, where, how precisely",
     "strategy": "one process or several",
@@ -22,6 +23,8 @@ KEYS = """\
   attn.alpha attn.lam attn.k attn.p ...
                                the attention's own dial
   sparsity.density=0.1         turn that dial until so many pairs are kept
+  mask.target_density=0.2      with mask=dam: so many pairs are kept at the end
+  mask.path=FOLDER             with mask=file: a mask that was exported
   optim.lr optim.layer_decay optim.weight_decay optim.warmup_ratio
   trainer.max_epochs=3         length of the training
   trainer.fast=true            a few steps only, to see that everything runs
@@ -47,6 +50,7 @@ EXAMPLES = """\
       data.text=review data.label=stars
   attnlab evaluate run=outputs/sst2/sparsemax/2026-01-31_10-00-00_s1
   attnlab predict run=FOLDER input=new.jsonl output=predictions.jsonl
+  attnlab export run=FOLDER what=mask
 """
 
 
@@ -55,8 +59,8 @@ def help_page() -> str:
         [
             "attnlab: fine-tune BERT-like encoders with sparse attention.\n",
             "usage: python train.py [-m] [group=choice ...] [key=value ...]",
-            "       attnlab train | evaluate | predict | bench   (train is the default;",
-            "       attnlab COMMAND --help says more)\n",
+            "       attnlab train | evaluate | predict | export | bench   (the default is",
+            "       train; attnlab COMMAND --help says more)\n",
             "Groups and their choices (the files in conf/):",
             _groups(),
             "Keys that are used most (all of them: --cfg job):",

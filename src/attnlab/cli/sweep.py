@@ -82,5 +82,12 @@ def show_density(root: Path, jobs: Sequence[Job], fixed: Sequence[str], console:
         console.print(f"plot {_short(file)}", markup=False, highlight=False, soft_wrap=True)
 
 
+def show_masks(root: Path, console: Console) -> None:
+    """The table and the picture of all masks below `root`, of other sweeps into that folder, too."""
+    from attnlab.report.mask_sweep import show_masks as show
+
+    show(root, console)
+
+
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

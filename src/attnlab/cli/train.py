@@ -21,7 +21,7 @@ from attnlab.cli.choices import conf_dir
 from attnlab.cli.overrides import Plan, check, job_folder
 from attnlab.cli.reference import reference_config, softmax_references, sweeps_density
 from attnlab.cli.resume import require_run, resume_target, resumed_config
-from attnlab.cli.sweep import Job, print_table, report_failure, show_density, write_table
+from attnlab.cli.sweep import Job, print_table, report_failure, show_density, show_masks, write_table
 from attnlab.errors import UserError, closest
 
 MULTIRUN = ("-m", "--multirun")
@@ -123,6 +123,8 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
     print_table(jobs, total, fixed, console)
     if jobs and sweeps_density(plan):
         show_density(root, jobs, fixed, console)
+    if jobs and any(key.partition(".")[0] == "mask" for key in plan.swept):
+        show_masks(root, console)
     if interrupted:
         return 130
     return int(any(job.status != "done" for job in jobs))

@@ -5,9 +5,11 @@ one process sees.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -23,18 +25,16 @@ def cut(indices: Sequence[int], size: int) -> list[list[int]]:
 
     A batch of one example would make the compiler specialise, and its gradient is mostly noise.
     """
-    full, rest = divmod(len(indices), size)
-    sizes = [size] * full
-    if rest and full:
-        sizes[-1] = (size + rest + 1) // 2
-        sizes.append((size + rest) // 2)
-    elif rest:
-        sizes.append(rest)
-    batches, start = [], 0
-    for length in sizes:
-        batches.append(list(indices[start : start + length]))
-        start += length
-    return batches
+    return [list(indices[start:end]) for start, end in pairwise(_bounds(len(indices), size))]
+
+
+def _bounds(count: int, size: int) -> list[int]:
+    """Where batches begin and end; the last two share what is left."""
+    bounds = [*range(0, count, size), count]
+    rest = count % size
+    if rest and count > size:
+        bounds[-2] = count - (size + rest) // 2
+    return bounds
 
 
 def share(batch: Sequence[int], rank: int, world: int) -> list[Pick]:
@@ -75,7 +75,7 @@ class TrainBatches(Sampler[list[Pick]]):
         """Order of the next iteration."""
         self.epoch = epoch
 
-    def global_batches(self) -> list[list[int]]:
+    def global_batches(self) -> Iterable[list[int]]:
         """All batches of this epoch, before slicing."""
         # a string seeds through sha512, so that (1, 23) and (12, 3) don't meet and neighbours are
         # unrelated
@@ -95,6 +95,29 @@ class TrainBatches(Sampler[list[Pick]]):
     def __iter__(self) -> Iterator[list[Pick]]:
         for batch in self.global_batches():
             yield share(batch, self.rank, self.world)
+
+
+class BlockBatches(TrainBatches):
+    """The same for examples of one length, of which there may be millions: nothing to sort, and no list of them all.
+
+    Yields this rank's picks with the epoch, on which the masks depend.
+    """
+
+    def __init__(self, count: int, batch_size: int, *, seed: int, rank: int = 0, world: int = 1) -> None:
+        super().__init__(range(count), batch_size, seed=seed, rank=rank, world=world)
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size)
+
+    def global_batches(self) -> Iterable[list[int]]:
+        """One batch after the other, before slicing."""
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.lengths))
+        for start, end in pairwise(_bounds(len(order), self.batch_size)):
+            yield order[start:end].tolist()
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for picks in super().__iter__():
+            yield [(index, weight, self.epoch) for index, weight in picks]
 
 
 class EvalBatches(Sampler[list[Pick]]):

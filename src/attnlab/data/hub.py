@@ -19,7 +19,14 @@ def hub_tables(hub: HubSpec) -> tuple[dict[str, Table], str]:
     Offline, what earlier runs left in the datasets cache still loads. Class labels become their
     names.
     """
-    name = f"{hub.path}{f'/{hub.name}' if hub.name else ''}"
+    found, said = hub_splits(hub)
+    name = _name(hub)
+    return {split: _table(part, f"hub:{name}/{hub.splits[split]}") for split, part in found.items()}, said
+
+
+def hub_splits(hub: HubSpec) -> tuple[dict[str, datasets.Dataset], str]:
+    """The splits by our names, as they lie on disk, and where they are from; without any, the second is why."""
+    name = _name(hub)
     online = reachable()
     try:
         with offline_unless(online):
@@ -28,15 +35,17 @@ def hub_tables(hub: HubSpec) -> tuple[dict[str, Table], str]:
         state = "" if online else "not reachable, and not in the datasets cache: "
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return {}, f"the Hugging Face Hub, {name}: {state}{reason[0][:200]}"
-    tables = {
-        ours: _table(found[theirs], f"hub:{name}/{theirs}") for ours, theirs in hub.splits.items() if theirs in found
-    }
-    if "train" not in tables:
+    splits = {ours: found[theirs] for ours, theirs in hub.splits.items() if theirs in found}
+    if "train" not in splits:
         return (
             {},
             f"the Hugging Face Hub, {name}: no split {hub.splits.get('train')!r} in {list(found)}",
         )
-    return tables, f"Hugging Face Hub {name}"
+    return splits, f"Hugging Face Hub {name}"
+
+
+def _name(hub: HubSpec) -> str:
+    return f"{hub.path}{f'/{hub.name}' if hub.name else ''}"
 
 
 def _table(split: datasets.Dataset, name: str) -> Table:

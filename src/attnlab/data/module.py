@@ -101,15 +101,20 @@ class TextDataModule(pl.LightningDataModule):
             for split, count in self.truncated.items()
             if count
         ]
-        if self.spec.max_length > self.max_length:
-            notes.append(
-                f"data.max_length={self.spec.max_length} is more than the model can read: {self.max_length} used"
-            )
-        self.notes = (*examples.notes, *notes)
+        self.notes = (*examples.notes, *notes, *self._length_notes())
+
+    def _length_notes(self) -> list[str]:
+        if self.spec.max_length <= self.max_length:
+            return []
+        return [f"data.max_length={self.spec.max_length} is more than the model can read: {self.max_length} used"]
+
+    def baselines(self, split: str) -> dict[str, float]:
+        """What a score on `split` is to be read against, by name."""
+        return {}
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Length-grouped batches; the epoch is taken from the trainer and from `set_epoch`."""
-        rank, world = _place()
+        rank, world = place()
         part = self._part("train")
         batches = TrainBatches(list(part["length"]), self.spec.batch_size, seed=self.seed, rank=rank, world=world)
         if self.trainer is not None:
@@ -139,7 +144,7 @@ class TextDataModule(pl.LightningDataModule):
         return batch
 
     def _eval(self, split: str) -> DataLoader[Batch]:
-        rank, world = _place()
+        rank, world = place()
         part = self._part(split)
         size = EVAL_FACTOR * self.spec.batch_size
         return self._loader(part, EvalBatches(list(part["length"]), size, rank=rank, world=world))
@@ -162,7 +167,8 @@ class TextDataModule(pl.LightningDataModule):
         )
 
 
-def _place() -> tuple[int, int]:
+def place() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1

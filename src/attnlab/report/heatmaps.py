@@ -30,8 +30,8 @@ def attention_figure(probe: Probe) -> Figure:
     tokens are drawn (evenly chosen layers and heads, the first tokens); the title says what was
     left out.
     """
-    layers = _spread(probe.probabilities.shape[0])
-    heads = _spread(probe.probabilities.shape[1])
+    layers = evenly(probe.probabilities.shape[0])
+    heads = evenly(probe.probabilities.shape[1])
     maps: Array = probe.probabilities[:, :, :MOST_TOKENS, :MOST_TOKENS].numpy()
     tokens = [_short(token) for token in probe.tokens[:MOST_TOKENS]]
     names = [probe.layers[layer] for layer in layers]
@@ -161,7 +161,7 @@ def _draw(panel: Axes, probabilities: Array) -> None:
         spine.set(linewidth=0.5, color="#b8c0c9")
 
 
-def _spread(count: int) -> list[int]:
+def evenly(count: int) -> list[int]:
     """All of 0..count-1, or 12 of them at even distances, the first and the last among them."""
     picked: Sequence[float] = np.linspace(0, count - 1, min(count, MOST_PANELS)).tolist()
     return [round(index) for index in picked]

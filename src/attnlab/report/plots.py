@@ -96,7 +96,41 @@ def density_curves(metrics_csv: Path) -> dict[int | None, Curve]:
     return curves
 
 
-def save_plots(run_dir: Path, attention: Mapping[str, float], probes: Sequence[Probe] = ()) -> list[Path]:
+def perplexity_figure(curve: Curve, unigram: float | None = None) -> Figure:
+    """Validation perplexity over training steps, log scale, with the unigram baseline as a dashed line."""
+    figure, axes = framed(width=5.6)
+    axes.set_yscale("log")
+    axes.plot(*zip(*curve, strict=True), color=ACCENT, linewidth=2.2)
+    levels = [value for _, value in curve] + ([unigram] if unigram else [])
+    axes.set_yticks([tick for power in range(6) for tick in (10**power, 2 * 10**power, 5 * 10**power)])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set_ylim(min(levels) / 1.15, max(levels) * 1.15)
+    ends = [(curve[-1][1], f"{curve[-1][1]:.1f}", ACCENT)]
+    if unigram:
+        axes.axhline(unigram, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        ends.append((unigram, f"unigram {unigram:.0f}", MUTED))
+    for value, text, colour in ends:
+        axes.annotate(
+            text, (1.01, value), xycoords=("axes fraction", "data"),
+            fontsize=8, color=colour, va="center",
+        )  # fmt: skip
+    axes.margins(x=0.01)
+    axes.set_xlabel("training step", fontsize=9, color=INK)
+    axes.set_ylabel("perplexity of masked tokens", fontsize=9, color=INK)
+    axes.set_title("Validation perplexity", fontsize=11, color=INK, loc="left", weight="bold")
+    return figure
+
+
+def curve_of(metrics_csv: Path, name: str) -> Curve:
+    """(step, value) of one column of a run's metrics.csv, where it was logged."""
+    with metrics_csv.open(newline="", encoding="utf-8") as file:
+        return [(float(row["step"]), float(row[name])) for row in csv.DictReader(file) if row.get(name)]
+
+
+def save_plots(
+    run_dir: Path, attention: Mapping[str, float], probes: Sequence[Probe] = (), *, unigram: float | None = None
+) -> list[Path]:
     """Write what can be drawn of a run to run_dir/plots/ and return the files."""
     folder = run_dir / "plots"
     figures: dict[str, Figure] = {}
@@ -105,6 +139,8 @@ def save_plots(run_dir: Path, attention: Mapping[str, float], probes: Sequence[P
     metrics_csv = run_dir / "metrics.csv"
     if metrics_csv.is_file() and any(len(c) > 2 for c in density_curves(metrics_csv).values()):
         figures["density_over_time"] = density_over_time(metrics_csv)
+    if metrics_csv.is_file() and (curve := curve_of(metrics_csv, "val/perplexity")):
+        figures["perplexity"] = perplexity_figure(curve, unigram)
     for key in learned_keys(attention):
         figures[key] = dial_figure(attention, key)
     for index, probe in enumerate(probes):
@@ -141,12 +177,17 @@ def png(figure: Figure, *, most_bytes: int = MOST_BYTES) -> bytes:
 def framed(*, width: float, height: float = 3.0) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
+    style(axes)
+    return figure, axes
+
+
+def style(axes: Axes) -> None:
+    """What all our charts look like: no box, faint lines for the heights."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#b8c0c9")
     axes.tick_params(labelsize=8, colors=INK, length=0)
     axes.grid(axis="y", color="#e4e8ec", linewidth=0.8)
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def _label_ends(axes: Axes, ends: list[tuple[float, str, object]], gap: float = 0.052) -> None:

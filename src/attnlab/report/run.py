@@ -11,12 +11,16 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.trainer.states import TrainerFn
 from transformers import AutoTokenizer
 
+from ..analysis.importance import is_learned
 from ..analysis.probes import PROBES, probe_attention
 from ..attention import load
 from ..attention.dials import dial_metrics
+from ..attention.masking import encoder_mask
 from ..training import TrainResult
 from ..training import train as train_only
+from ..training.run_folder import write_json
 from .heatmaps import attention_figure, dial_figure, learned_keys
+from .mask_figure import save_importance
 from .plots import save_plots
 from .table import print_run_summary
 from .wandb_panels import log_heatmaps
@@ -44,12 +48,23 @@ class HeatMaps(Callback):
 def train(config: DictConfig | Mapping[str, Any], run_dir: Path | str | None = None) -> TrainResult:
     """Fine-tune as `config` says, as `attnlab.training.train` does, and show it.
 
-    Adds to the run folder: plots/. Prints the closing table. Returns the folder and its metrics.
+    Adds to the run folder: plots/, and of a mask that was learned what it lets through, to metrics.json. Prints the
+    closing table. Returns the folder and its metrics.
     """
     result = train_only(config, run_dir, callbacks=[HeatMaps()])
     folder = result.run_dir
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    probes = probe_attention(load(folder), tokenizer, SHOWN)
-    save_plots(folder, result.metrics.get("attention", {}), probes)
-    print_run_summary(folder, result.metrics)
+    model = load(folder)
+    probes = probe_attention(model, tokenizer, SHOWN)
+    save_plots(
+        folder,
+        result.metrics.get("attention", {}),
+        probes,
+        unigram=result.metrics.get("val", {}).get("unigram_perplexity"),
+    )
+    held = encoder_mask(model)
+    if held is not None and is_learned(held):
+        result.metrics["mask"] = result.metrics.get("mask", {}) | save_importance(folder, held)
+        write_json(folder / "metrics.json", result.metrics)
+    print_run_summary(folder, result.metrics, mask=held.spec.name if held is not None else None)
     return result

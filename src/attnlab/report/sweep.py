@@ -53,7 +53,7 @@ def save_table(root: Path, jobs: Sequence[Job], fixed: Sequence[str] = ()) -> Pa
     """Write root/sweep.csv. fixed: the keys that all jobs share, which get no column."""
     rows: list[dict[str, object]] = []
     for job in jobs:
-        metrics = _metrics(job.folder)
+        metrics = read_metrics(job.folder)
         scores = {f"{split}/{k}": v for split in ("val", "test") for k, v in metrics.get(split, {}).items()}
         inside = job.folder.is_relative_to(root)
         rows.append(
@@ -70,7 +70,7 @@ def save_table(root: Path, jobs: Sequence[Job], fixed: Sequence[str] = ()) -> Pa
     scored = dict.fromkeys(key for row in rows for key in row if key.startswith(("val/", "test/")))
     ordered = sorted(scored, key=lambda key: not key.startswith("val/"))
     columns = [*typed, "status", *ordered, "attention/density", "train/seconds", "folder"]
-    return _write_csv(root / "sweep.csv", columns, rows)
+    return write_csv(root / "sweep.csv", columns, rows)
 
 
 def save_density(root: Path, jobs: Sequence[Job], fixed: Sequence[str] = ()) -> list[Path]:
@@ -83,7 +83,7 @@ def save_density(root: Path, jobs: Sequence[Job], fixed: Sequence[str] = ()) -> 
             continue
         parts = ["density", *([picture.task] if len(tasks) > 1 else []), *([picture.model] if len(models) > 1 else [])]
         name = re.sub(r"[^-\w.]", "_", "_".join(parts))
-        _write_csv(root / f"{name}.csv", *_numbers(picture))
+        write_csv(root / f"{name}.csv", *_numbers(picture))
         files.append(save_figure(tradeoff_figure(picture), root / f"{name}.png"))
     return files
 
@@ -130,7 +130,7 @@ def _points(runs: Sequence[Run]) -> list[Point]:
 
 
 def _run(job: Job, fixed: Sequence[str]) -> Run | None:
-    metrics = _metrics(job.folder)
+    metrics = read_metrics(job.folder)
     try:
         config = read_config(job.folder)
     except UserError:
@@ -158,7 +158,7 @@ def _differing(job: Job, fixed: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in words if key not in fixed}
 
 
-def _metrics(folder: Path) -> dict[str, Mapping[str, Any]]:
+def read_metrics(folder: Path) -> dict[str, Mapping[str, Any]]:
     """metrics.json, or nothing for a run that did not get so far."""
     try:
         return dict(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
@@ -187,7 +187,7 @@ def _numbers(picture: Picture) -> tuple[list[str], list[dict[str, object]]]:
     return columns, rows
 
 
-def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> Path:
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> Path:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -18,23 +18,26 @@ WIDTH = 80
 ABSENT = "-"
 
 
-def print_run_summary(run_dir: Path, metrics: Metrics, *, console: Console | None = None) -> None:
+def print_run_summary(
+    run_dir: Path, metrics: Metrics, *, mask: str | None = None, console: Console | None = None
+) -> None:
     """Print `run_summary` and, as the last line, the run folder; no colours outside a terminal."""
     console = console or Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH)
     console.print()
-    console.print(run_summary(metrics, unicode=console.encoding.startswith("utf")))
+    console.print(run_summary(metrics, mask=mask, unicode=console.encoding.startswith("utf")))
     console.print()
     # Never wrapped or shortened: the line is there to be copied.
     line = Text.assemble(("run folder  ", "dim"), (str(run_dir), "bold"))
     console.print(line, soft_wrap=True)
 
 
-def run_summary(metrics: Metrics, *, unicode: bool = True) -> RenderableType:
-    """Metrics and costs on the left, attention density by layer on the right; fits 80 columns.
+def run_summary(metrics: Metrics, *, mask: str | None = None, unicode: bool = True) -> RenderableType:
+    """Metrics, mask and costs on the left, attention density by layer on the right; fits 80 columns.
 
-    metrics has the layout of metrics.json. A part that is missing there is left out.
+    metrics has the layout of metrics.json. A part that is missing there is left out. mask: its name.
     """
-    left = [part for part in (_scores(metrics), _costs(metrics.get("train", {}))) if part]
+    kept = _mask(mask, metrics.get("mask", {})) if mask else None
+    left = [part for part in (_scores(metrics), kept, _costs(metrics.get("train", {}))) if part]
     right = _attention(metrics.get("attention", {}), unicode)
     page = Table.grid(padding=(0, 4))
     page.add_row(Group(*_spaced(left)), *([right] if right else []))
@@ -57,6 +60,11 @@ def _scores(metrics: Metrics) -> Table | None:
     for name in sorted(names, key=lambda name: name == "loss"):
         table.add_row(name, *(_cell(scores[split].get(name)) for split in splits))
     return table
+
+
+def _mask(name: str, mask: Mapping[str, float]) -> Table:
+    density = f", density {mask['density']:.3f}" if _known(mask, "density") else ""
+    return _facts([("mask", f"{name}{density}")])
 
 
 def _costs(train: Mapping[str, float]) -> Table | None:

@@ -73,7 +73,7 @@ def tradeoff_figure(picture: Picture) -> Figure:
         curves.setdefault(point.curve, []).append(point)
     attentions = list(dict.fromkeys(point.attn for point in picture.points))
     settings = list(dict.fromkeys(point.setting for point in picture.points))
-    names = max(_width(name) for name in curves)
+    names = max(text_width(name) for name in curves)
     figure, axes = framed(width=5.4 + names / 72, height=max(3.8, 1.2 + len(curves) * LINE / 72))
     sparsest = min(point.density for point in picture.points)
     _references(axes, picture.references, sparsest)
@@ -165,6 +165,6 @@ def _size(figure: Figure, axes: Axes) -> tuple[float, float]:
     return box.width * 72 / figure.dpi, box.height * 72 / figure.dpi
 
 
-def _width(text: str) -> float:
+def text_width(text: str) -> float:
     """Of a label, in points."""
     return float(TextPath((0, 0), text, size=LABEL, prop=FontProperties()).get_extents().width)

@@ -16,6 +16,7 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
+from attnlab.data.spec import Kind
 from attnlab.errors import UserError, closest
 from attnlab.tasks.spec import TaskSpec
 
@@ -40,6 +41,51 @@ class Matthews(MulticlassConfusionMatrix):
         return torch.where(below > 0, above / below.clamp(min=1).sqrt(), torch.zeros_like(above))
 
 
+class _Mean(Metric):
+    """Mean over all predictions of an epoch, however they were batched, summed in float64."""
+
+    full_state_update = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Tensor
+        self.count: Tensor
+        self.add_state("total", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _add(self, values: Tensor) -> None:
+        self.total += values.double().sum()
+        self.count += values.numel()
+
+    def compute(self) -> Tensor:
+        """Scalar float64 tensor."""
+        return self.total / self.count
+
+
+class Perplexity(_Mean):
+    """exp(mean loss in nats), from 1 on. torchmetrics' own takes logarithms of probabilities, which may be 0."""
+
+    higher_is_better = False
+
+    def update(self, losses: Tensor) -> None:
+        """losses (M,)."""
+        self._add(losses)
+
+    def compute(self) -> Tensor:
+        """Scalar float64 tensor."""
+        return super().compute().exp()
+
+
+class TokenAccuracy(_Mean):
+    """Share of predictions that are right, whatever the number of classes."""
+
+    higher_is_better = True
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """preds and target (M,) int64."""
+        self._add(preds == target)
+
+
 def _f1(num_classes: int) -> Metric:
     if num_classes != 2:
         raise UserError(
@@ -50,39 +96,44 @@ def _f1(num_classes: int) -> Metric:
     return BinaryF1Score()
 
 
-_CLASSIFICATION: dict[str, Callable[[int], Metric]] = {
-    "accuracy": lambda n: MulticlassAccuracy(num_classes=n, average="micro"),
-    "f1": _f1,
-    "macro_f1": lambda n: MulticlassF1Score(num_classes=n, average="macro"),
-    "matthews": lambda n: Matthews(num_classes=n),
+# By kind of task: name -> a new metric, for the task's number of classes.
+_BY_KIND: dict[Kind, dict[str, Callable[[int], Metric]]] = {
+    "classification": {
+        "accuracy": lambda n: MulticlassAccuracy(num_classes=n, average="micro"),
+        "f1": _f1,
+        "macro_f1": lambda n: MulticlassF1Score(num_classes=n, average="macro"),
+        "matthews": lambda n: Matthews(num_classes=n),
+    },
+    "regression": {
+        "pearson": lambda _: PearsonCorrCoef(),
+        "spearman": lambda _: SpearmanCorrCoef(),
+    },
+    "mlm": {
+        "perplexity": lambda _: Perplexity(),
+        "accuracy": lambda _: TokenAccuracy(),
+    },
 }
-_REGRESSION: dict[str, Callable[[], Metric]] = {
-    "pearson": PearsonCorrCoef,
-    "spearman": SpearmanCorrCoef,
-}
-METRICS = (*_CLASSIFICATION, *_REGRESSION)
+METRICS = tuple(dict.fromkeys(name for known in _BY_KIND.values() for name in known))
 
 
 def build_metrics(spec: TaskSpec) -> MetricCollection:
-    """Metrics by plain name; `update(preds, target)` takes what `predictions` returns.
+    """Metrics by plain name; `update(preds=..., target=..., losses=...)` gives each what it needs.
 
-    Undefined correlations (constant predictions) are NaN, as in scipy.
+    preds: what `predictions` returns; losses: of each prediction, in nats. Undefined correlations (constant
+    predictions) are NaN, as in scipy.
     """
-    known = tuple(_CLASSIFICATION if spec.kind == "classification" else _REGRESSION)
+    known = _BY_KIND[spec.kind]
     built: dict[str, Metric | MetricCollection] = {}
     for name in spec.metrics:
         if name not in known:
             raise UserError(f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}")
-        if spec.kind == "classification":
-            built[name] = _CLASSIFICATION[name](spec.num_outputs)
-        else:
-            built[name] = _REGRESSION[name]()
+        built[name] = known[name](spec.num_outputs)
     # sharing states between metrics is not worth its surprises at this size
     return MetricCollection(built, compute_groups=False)
 
 
 def predictions(logits: Tensor, kind: str) -> Tensor:
-    """logits (B, labels) -> class ids (B,) int64; or (B, 1) -> numbers (B,) float32."""
-    if kind == "classification":
-        return logits.argmax(dim=-1)
-    return logits.squeeze(-1).float()
+    """logits (B, labels) -> class ids (B,) int64; for a regression (B, 1) -> numbers (B,) float32."""
+    if kind == "regression":
+        return logits.squeeze(-1).float()
+    return logits.argmax(dim=-1)

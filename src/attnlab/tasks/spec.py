@@ -9,12 +9,14 @@ from attnlab.data.spec import Kind, check_kind
 DEFAULT_METRICS: dict[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1"),
     "regression": ("pearson", "spearman"),
+    "mlm": ("perplexity", "accuracy"),
 }
+LESS_IS_BETTER = ("perplexity",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """labels: in id order, empty for regression. The first metric is the one monitored."""
+    """labels: in id order, empty for other kinds than classification. The first metric is the one monitored."""
 
     name: str
     kind: Kind
@@ -28,8 +30,13 @@ class TaskSpec:
 
     @property
     def monitor(self) -> str:
-        """Logged name of the metric that chooses the best checkpoint; more is better."""
+        """Logged name of the metric that chooses the best checkpoint."""
         return f"val/{self.metrics[0]}"
+
+    @property
+    def mode(self) -> str:
+        """max where more of that metric is better, else min."""
+        return "min" if self.metrics[0] in LESS_IS_BETTER else "max"
 
     @classmethod
     def from_config(cls, task: Mapping[str, Any], labels: Sequence[str]) -> "TaskSpec":

@@ -5,6 +5,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..tasks.spec import TaskSpec
-from .density import DensityControl, OnceSparse
+from .waiting import OnceArrived, Steering
 
 log = logging.getLogger("attnlab")
 
@@ -82,7 +83,7 @@ class Meter(Callback):
     ) -> None:
         now = time.perf_counter()
         took, self._mark = now - self._mark, now
-        count = len(batch["labels"]) * trainer.world_size
+        count = len(batch["example_id"]) * trainer.world_size
         self.seconds += took
         self.examples += count
         self.steps += 1
@@ -135,12 +136,12 @@ class EpochLines(Callback):
         log.info("epoch %d of %d  %s", trainer.current_epoch + 1, trainer.max_epochs, line)
 
 
-class _EarlyStopping(OnceSparse, EarlyStopping):
-    """Lightning's, waiting for the wanted density."""
+class _EarlyStopping(OnceArrived, EarlyStopping):
+    """Lightning's, waiting for what is steered."""
 
 
-def build_early_stopping(task: TaskSpec, patience: int, density: DensityControl | None) -> EarlyStopping:
+def build_early_stopping(task: TaskSpec, patience: int, waits_for: Sequence[Steering]) -> EarlyStopping:
     """Stop after `patience` evaluations without a better value of the task's first metric."""
-    stopping = _EarlyStopping(monitor=task.monitor, mode="max", patience=patience, check_on_train_epoch_end=False)
-    stopping.density = density
+    stopping = _EarlyStopping(monitor=task.monitor, mode=task.mode, patience=patience, check_on_train_epoch_end=False)
+    stopping.waits_for = waits_for
     return stopping

@@ -5,6 +5,7 @@ checkpoints/last.ckpt       last finished epoch        checkpoints/previous.ckpt
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from ..tasks.spec import TaskSpec
-from .density import DensityControl, OnceSparse
+from .waiting import OnceArrived, Steering
 
 log = logging.getLogger("attnlab")
 
@@ -67,7 +68,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         draft.replace(final)
 
 
-class _BestCheckpoint(OnceSparse, ModelCheckpoint):
+class _BestCheckpoint(OnceArrived, ModelCheckpoint):
     """Keeps the best score when the run folder has been moved since it was written."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -81,7 +82,7 @@ class _BestCheckpoint(OnceSparse, ModelCheckpoint):
         )
 
 
-def build_checkpoints(run_dir: Path, task: TaskSpec, density: DensityControl | None) -> list[Callback]:
+def build_checkpoints(run_dir: Path, task: TaskSpec, waits_for: Sequence[Steering]) -> list[Callback]:
     """checkpoints/best.ckpt by the task's first metric, and last.ckpt after every epoch."""
     plain: dict[str, Any] = {
         "dirpath": run_dir / "checkpoints",
@@ -89,7 +90,7 @@ def build_checkpoints(run_dir: Path, task: TaskSpec, density: DensityControl | N
         "enable_version_counter": False,
         "save_on_train_epoch_end": False,
     }
-    best = _BestCheckpoint(filename="best", monitor=task.monitor, mode="max", save_top_k=1, **plain)
-    best.density = density
+    best = _BestCheckpoint(filename="best", monitor=task.monitor, mode=task.mode, save_top_k=1, **plain)
+    best.waits_for = waits_for
     last = _BestCheckpoint(filename="last", monitor=None, save_top_k=1, **plain)
     return [best, last]

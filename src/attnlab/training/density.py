@@ -288,22 +288,12 @@ class DensityControl(Callback):
         return (low + high) / 2
 
 
-class OnceSparse(Callback):
-    """Before another callback's class: it looks at an evaluation only when attention is at the wanted density."""
-
-    density: DensityControl | None = None
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.density is None or self.density.at_target(trainer):
-            super().on_validation_end(trainer, pl_module)
-
-
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
 def _spread(batches: list[Batch], examples: int) -> list[Batch]:
     """All batches, or evenly chosen ones that hold about so many examples."""
-    total = sum(len(batch["labels"]) for batch in batches)
+    total = sum(len(batch["example_id"]) for batch in batches)
     step = max(1, round(total / examples))
     return batches[::step]

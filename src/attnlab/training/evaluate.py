@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 
 from ..attention import load
-from ..data.module import TextDataModule
+from ..data.pretraining import build_data
 from ..data.spec import DataSpec
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
@@ -38,7 +38,7 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
     spec = DataSpec.from_config(settings["task"], settings["data"])
     labels = label_names(model) if spec.kind == "classification" else ()
     spec = replace(spec, labels=labels or None)  # the run's labels, whatever the data now holds
-    module_data = TextDataModule(
+    module_data = build_data(
         spec,
         load_tokenizer(str(run / "model")),
         seed=settings["seed"],
@@ -66,7 +66,9 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         use_distributed_sampler=False,
     )
     score = trainer.validate if split == "val" else trainer.test
-    values = score(module, datamodule=module_data, verbose=False)[0]
+    score(module, datamodule=module_data, verbose=False)
+    values = trainer.callback_metrics
     prefix = f"{split}/"
     metrics = {k.removeprefix(prefix): float(v) for k, v in values.items() if k.startswith(prefix)}
+    metrics |= module_data.baselines(split)
     return metrics | {f"attention/{k}": v for k, v in module.attention.items()}

@@ -1,5 +1,6 @@
-"""The pre-trained encoder with the head a task needs and the attention a user chose."""
+"""The encoder, pre-trained or new, with the head a task needs and the attention a user chose."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from transformers import (
     AutoConfig,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PretrainedConfig,
@@ -17,9 +19,15 @@ from transformers import logging as hf_logging
 
 from ..attention import AttentionSpec, attach
 from ..data.hub import offline_unless, reachable
+from ..data.spec import DataSpec
+from ..data.vocabulary import corpus_tokenizer
 from ..data.wheels import minilm_folder
-from ..errors import UserError
+from ..errors import UserError, closest
 from ..tasks.spec import TaskSpec
+
+log = logging.getLogger("attnlab")
+
+FROM_CORPUS = "corpus"
 
 # Each family calls its dropout rates by other names.
 DROPOUT_KEYS = (
@@ -34,6 +42,9 @@ DROPOUT_KEYS = (
     "seq_classif_dropout",
     "summary_last_dropout",
 )
+# The families that `attach` is tested with.
+FAMILIES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
+DEFAULT_VOCABULARY = 8192
 # These count positions from the padding id on.
 OFFSET_POSITIONS = (
     "roberta",
@@ -81,16 +92,67 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def build_model(model: Mapping[str, Any], task: TaskSpec, attention: AttentionSpec) -> PreTrainedModel:
-    """The encoder `model.name` with a head for `task` and `attention` attached, in training mode.
+def choose_tokenizer(model: Mapping[str, Any], data: DataSpec) -> PreTrainedTokenizerBase:
+    """The tokenizer of the `model` group: the model's own, or for a model from scratch the one it names.
 
-    Raises UserError when it cannot be loaded or its attention cannot be replaced.
+    Raises UserError when it cannot be had.
+    """
+    wanted = model.get("tokenizer")
+    if not from_scratch(model):
+        return load_tokenizer(str(model["name"]))
+    if wanted != FROM_CORPUS:
+        return load_tokenizer(str(wanted))
+    if data.kind != "mlm":
+        raise UserError(
+            f"model.tokenizer=corpus trains a tokenizer on the text of task=mlm; task={data.task} needs one that is "
+            "there: type model.tokenizer=minilm, or go on from a pre-training: model=minilm "
+            "model.name=outputs/mlm/<...>/model"
+        )
+    return corpus_tokenizer(data, int(model["config"].get("vocab_size") or DEFAULT_VOCABULARY))
+
+
+def from_scratch(model: Mapping[str, Any]) -> bool:
+    """Whether the `model` group describes a new model rather than names a trained one."""
+    return bool(model.get("config"))
+
+
+def choose_config(model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """The config of the `model` group. Raises UserError when it cannot be had, or asks for what there is not."""
+    if not from_scratch(model):
+        return load_config(str(model["name"]))
+    given = dict(model["config"])
+    family = str(given.pop("model_type", ""))
+    if family not in FAMILIES:
+        raise UserError(f"model.config.model_type={family}: there is no such family{closest(family, FAMILIES)}")
+    known = AutoConfig.for_model(family)
+    for key in given:
+        if not hasattr(known, key):
+            raise UserError(f"model.config.{key}: a {family} has no such key{closest(key, known.to_dict())}")
+    given |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    config: PretrainedConfig = AutoConfig.for_model(family, **given)
+    if config.hidden_size % config.num_attention_heads:
+        raise UserError(
+            f"model.config.hidden_size={config.hidden_size} must be a multiple of "
+            f"model.config.num_attention_heads={config.num_attention_heads}"
+        )
+    return config
+
+
+def build_model(
+    model: Mapping[str, Any], task: TaskSpec, attention: AttentionSpec, config: PretrainedConfig | None = None
+) -> PreTrainedModel:
+    """The encoder of the `model` group with a head for `task` and `attention` attached, in training mode.
+
+    config: what `choose_config` gave. Raises UserError when the model cannot be loaded or its attention cannot be
+    replaced.
     """
     name = str(model["name"])
-    config = load_config(name)
+    if config is None:
+        config = load_config(name)
     hf_logging.set_verbosity_error()  # a new head is what we want, not worth a report
     hf_logging.disable_progress_bar()
-    config.num_labels = task.num_outputs
+    if task.kind != "mlm":
+        config.num_labels = task.num_outputs
     if task.labels:
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {label: i for i, label in enumerate(task.labels)}
@@ -98,10 +160,17 @@ def build_model(model: Mapping[str, Any], task: TaskSpec, attention: AttentionSp
         for key in DROPOUT_KEYS:
             if isinstance(getattr(config, key, None), float):
                 setattr(config, key, float(model["dropout"]))
-    with _reading(name) as source:
-        encoder: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-            source, config=config, ignore_mismatched_sizes=True
-        )
+    auto = AutoModelForMaskedLM if task.kind == "mlm" else AutoModelForSequenceClassification
+    encoder: PreTrainedModel
+    if from_scratch(model):
+        encoder = auto.from_config(config)  # type: ignore[no-untyped-call]
+    else:
+        with _reading(name) as source:
+            encoder, loaded = auto.from_pretrained(
+                source, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+        if task.kind == "mlm" and any(not key.startswith(encoder.base_model_prefix) for key in loaded["missing_keys"]):
+            log.info("note: %s brings no head for masked language modelling: it starts with a new one", name)
     attach(encoder, attention)
     encoder.train()  # from_pretrained leaves eval mode, and Lightning keeps it: dropout would never act
     return encoder

@@ -1,6 +1,7 @@
 """The Lightning module: encoder and head, loss, metrics, the walk from softmax to sparse attention."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,9 +15,13 @@ from transformers import PreTrainedModel
 
 from ..attention import attention_statistics, cores, start_recording, stop_recording
 from ..attention.dials import dial_metrics
+from ..attention.masking import SUBMODULE as MASK
+from ..attention.masking import encoder_mask
 from ..errors import UserError
+from ..tasks.masked import only_at
 from ..tasks.metrics import build_metrics, predictions
 from ..tasks.spec import TaskSpec
+from .masking import MaskControl, mask_metrics
 from .optim import build_optimizer, linear_schedule
 
 STEPS_WORTH_RECOMPILING = 1000
@@ -33,8 +38,15 @@ class FineTuner(pl.LightningModule):
     `attention` what the attention did.
     """
 
-    def __init__(self, model: PreTrainedModel, task: TaskSpec, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        task: TaskSpec,
+        settings: Mapping[str, Any],
+        mask_control: MaskControl | None = None,
+    ) -> None:
         super().__init__()
+        self.mask_control = mask_control
         self.model = model
         self.task = task
         self.settings = settings
@@ -45,18 +57,19 @@ class FineTuner(pl.LightningModule):
         self.overflows = 0
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits (B, outputs) in float32."""
+        """Logits in float32: (B, outputs), or of the M masked tokens (M, vocabulary)."""
         inputs = {key: batch[key] for key in self.model_inputs if key in batch}
-        logits: Tensor = self.model(**inputs).logits
+        with only_at(self.model, batch["masked"]) if "masked" in batch else nullcontext():
+            logits: Tensor = self.model(**inputs).logits
         return logits.float()
 
     model_inputs = ("input_ids", "attention_mask", "token_type_ids")
 
     def example_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Loss of each example (B,): cross-entropy in nats, or squared error."""
-        if self.task.kind == "classification":
-            return F.cross_entropy(logits, labels, reduction="none")
-        return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="none")
+        """Loss of each example (B,) or masked token (M,): cross-entropy in nats, or squared error."""
+        if self.task.kind == "regression":
+            return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="none")
+        return F.cross_entropy(logits, labels, reduction="none")
 
     # training
 
@@ -79,7 +92,10 @@ class FineTuner(pl.LightningModule):
         losses = self.example_losses(self(batch), batch["labels"])
         loss = (losses * batch["weight"]).mean()
         self.log("train/loss", loss.detach(), prog_bar=True)
-        return loss
+        held = encoder_mask(self.model)
+        if self.mask_control is None or held is None:
+            return loss
+        return loss + self.mask_control.penalty(held)
 
     def configure_gradient_clipping(
         self,
@@ -88,7 +104,9 @@ class FineTuner(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         clip = self.settings["optim"].get("grad_clip")
-        norm = nn.utils.clip_grad_norm_(self.parameters(), float(clip) if clip else float("inf"))
+        # the penalty of a mask's logits says nothing of the weights' gradients
+        weights = [p for name, p in self.named_parameters() if f".{MASK}." not in name]
+        norm = nn.utils.clip_grad_norm_(weights, float(clip) if clip else float("inf"))
         # Gradients are already averaged here, so that every process sees the same norm and stops together. A loss
         # scaler (16-bit) skips steps with an overflow while it looks for its scale, but not forever.
         self.overflows = 0 if torch.isfinite(norm) else self.overflows + 1
@@ -103,7 +121,7 @@ class FineTuner(pl.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optim = self.settings["optim"]
-        optimizer = build_optimizer(self.model, optim)
+        optimizer = build_optimizer(self.model, optim, mask_lr=self.settings.get("mask", {}).get("lr"))
         schedule = linear_schedule(
             optimizer,
             total_steps=int(self.trainer.estimated_stepping_batches),
@@ -151,6 +169,8 @@ class FineTuner(pl.LightningModule):
         if split == "val":
             for name, value in found.items():
                 self.log(f"attention/{name}", value, logger=new)
+            for name, value in mask_metrics(self.model).items():
+                self.log(f"mask/{name}", value, logger=new)
         if self.rows[split] and torch.distributed.is_initialized():
             shares: list[Any] = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(shares, self.rows[split])
@@ -168,11 +188,12 @@ class FineTuner(pl.LightningModule):
         predicted = predictions(logits, self.task.kind)
         metrics = self.scores[split]
         assert isinstance(metrics, MetricCollection)
-        metrics.update(predicted, batch["labels"])
+        losses = self.example_losses(logits, batch["labels"])
+        metrics.update(preds=predicted, target=batch["labels"], losses=losses)
         loss = self.losses[split]
         assert isinstance(loss, MeanMetric)
-        loss.update(self.example_losses(logits, batch["labels"]))
-        if self.trainer.state.fn != TrainerFn.FITTING:
+        loss.update(losses)
+        if self.trainer.state.fn != TrainerFn.FITTING and self.task.kind != "mlm":
             self.rows[split].extend(self._rows(batch, logits, predicted))
 
     def _rows(self, batch: Batch, logits: Tensor, predicted: Tensor) -> list[Row]:

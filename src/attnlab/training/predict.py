@@ -1,4 +1,4 @@
-"""Predict with a finished run, from its folder alone: texts in, labels and probabilities out."""
+"""Predict with a finished run, from its folder alone: texts in, labels and probabilities out, or masks filled."""
 
 import json
 import logging
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention import load
@@ -21,6 +22,7 @@ from .run_folder import read_config
 log = logging.getLogger("attnlab")
 
 BATCH = 64
+LIKELIEST = 5  # tokens shown for a mask
 Row = dict[str, Any]
 
 
@@ -29,7 +31,8 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
 
     `input`: a CSV, TSV, JSONL or Parquet file with the run's text columns, or a stream of JSON lines or of plain
     texts, one a line (an empty line is an empty text). Each output line: id (the row's own, else its position),
-    prediction, and for a classifier probabilities by label. An `output` file appears when all of it is written.
+    prediction, and for a classifier probabilities by label; for a masked language model the text with its masks
+    filled, and for each mask the likeliest tokens. An `output` file appears when all of it is written.
     Raises UserError for a folder that is no run, a missing column, an unreadable row.
     """
     settings = read_config(run)
@@ -84,6 +87,11 @@ def _answers(
     encoded = tokenizer(*texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt")
     with torch.no_grad():
         logits = model(**encoded.to(model.device)).logits.float()
+    if kind == "mlm":
+        return [
+            _filled(text, ids, scores, tokenizer)
+            for text, ids, scores in zip(texts[0], encoded["input_ids"], logits, strict=True)
+        ], sum(length > limit for length in lengths)
     values = predictions(logits, kind).tolist()
     cut = sum(length > limit for length in lengths)
     if kind == "regression":
@@ -95,6 +103,21 @@ def _answers(
         for value, row in zip(values, shares, strict=True)
     ]
     return answers, cut
+
+
+def _filled(text: str, ids: Tensor, logits: Tensor, tokenizer: PreTrainedTokenizerBase) -> Row:
+    """The text with its masks filled one by one. ids (L,), logits (L, V)."""
+    mask = str(tokenizer.mask_token)
+    if mask not in text:
+        raise UserError(f"this run fills masks, and {text[:60]!r} has none: write {mask} for each word to be found")
+    likeliest = logits[ids == tokenizer.mask_token_id].softmax(-1).topk(LIKELIEST)
+    found = [
+        {str(tokenizer.decode([token])).strip(): p for token, p in zip(tokens, shares, strict=True)}
+        for tokens, shares in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    ]
+    for candidates in found:
+        text = text.replace(mask, next(iter(candidates)), 1)
+    return {"prediction": text, "probabilities": found}
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

@@ -57,15 +57,16 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def plain(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """The config resolved, as dicts, lists and plain values only; paths to data and model made absolute."""
+    """The config resolved, as dicts, lists and plain values only; paths to data, model and mask made absolute."""
     if isinstance(config, DictConfig):
         config = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     settings: dict[str, Any] = json.loads(json.dumps(config))
-    data, model = settings.get("data") or {}, settings.get("model") or {}
-    for section, keys in ((data, ("root", "train", "val", "test")), (model, ("name",))):
+    paths = {"data": ("root", "train", "val", "test"), "model": ("name", "tokenizer"), "mask": ("path",)}
+    for group, keys in paths.items():
+        section = settings.get(group) or {}
         for key in keys:
             given = section.get(key)
-            if isinstance(given, str) and Path(given).expanduser().exists():
+            if isinstance(given, str) and (Path(given).expanduser().exists() or "*" in given):
                 section[key] = str(Path(given).expanduser().absolute())
     return settings
 

@@ -21,9 +21,10 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from ..attention import AttentionSpec
 from ..attention.dials import dial_named, steered
-from ..data.module import TextDataModule
+from ..data.pretraining import build_data
 from ..data.spec import DataSpec
 from ..errors import UserError
+from ..masks.spec import MaskSpec
 from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
 from .callbacks import EpochLines, Meter, ProgressBar, build_early_stopping
@@ -31,7 +32,8 @@ from .checkpoints import WholeCheckpointIO, build_checkpoints, checkpoint_to_kee
 from .density import DensityControl, SparsitySpec
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
-from .models import build_model, load_config, load_tokenizer, longest_input, save_model
+from .masking import MaskControl, fill_mask, mask_metrics
+from .models import build_model, choose_config, choose_tokenizer, longest_input, save_model
 from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import (
@@ -142,9 +144,9 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         keep_freed_memory()
 
     data_spec = DataSpec.from_config(settings["task"], settings["data"])
-    tokenizer = load_tokenizer(settings["model"]["name"])
-    model_config = load_config(settings["model"]["name"])
-    data = TextDataModule(data_spec, tokenizer, seed=settings["seed"], model_limit=longest_input(model_config))
+    tokenizer = choose_tokenizer(settings["model"], data_spec)
+    model_config = choose_config(settings["model"], tokenizer)
+    data = build_data(data_spec, tokenizer, seed=settings["seed"], model_limit=longest_input(model_config))
     data.setup()
     assert data.examples is not None
     for note in data.notes:
@@ -152,13 +154,18 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
 
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     task = TaskSpec.from_config(settings["task"], data.examples.labels)
-    attention = AttentionSpec.from_config(settings["attn"])
+    mask = MaskSpec.from_config(settings["mask"], data.max_length)
+    if mask is not None:
+        mask = mask.with_tokens(tokenizer.cls_token_id, tokenizer.all_special_ids)
+    attention = AttentionSpec.from_config(settings["attn"], mask)
     sparsity = SparsitySpec.from_config(settings["sparsity"], settings["attn"])
     density = None
     if sparsity:
         attention = steered(attention, int(model_config.num_hidden_layers))
         density = DensityControl(sparsity, attention)
-    model = build_model(settings["model"], task, attention)
+    model = build_model(settings["model"], task, attention, model_config)
+    if settings["mask"]["name"] == "file":
+        fill_mask(model, settings["mask"]["path"])
     _note_ignored(settings)
 
     resumed = (folder / "metrics.csv").is_file()
@@ -168,10 +175,12 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     elif resumed:
         _say("note: there is no whole checkpoint: training starts from the beginning")
     meter = Meter()
-    watchers: list[Callback] = [*([density] if density else []), meter, *callbacks]
-    watchers += build_checkpoints(folder, task, density)
+    mask_control = MaskControl(settings["mask"], settings["seed"]) if settings["mask"]["name"] == "dam" else None
+    steering = [control for control in (density, mask_control) if control is not None]
+    watchers: list[Callback] = [*steering, meter, *callbacks]
+    watchers += build_checkpoints(folder, task, steering)
     if options["patience"]:
-        watchers.append(build_early_stopping(task, options["patience"], density))
+        watchers.append(build_early_stopping(task, options["patience"], steering))
     bar = bool(options["progress_bar"]) and sys.stdout.isatty()
     watchers.append(ProgressBar() if bar else EpochLines(task))
     loggers = (
@@ -188,7 +197,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     steps = len(data.train_dataloader()) // options["accumulate"] * options["max_epochs"]
     if _worth_compiling(options, steps):
         compile_layers(model)
-    module = FineTuner(model, task, settings)
+    module = FineTuner(model, task, settings, mask_control)
 
     count = sum(p.numel() for p in model.parameters())
     where = f"{trainer.world_size} processes (ddp)" if trainer.world_size > 1 else "one process"
@@ -208,10 +217,11 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     for split, run in (("val", trainer.validate), ("test", trainer.test)):
         if split in data.examples.splits:
             _interruptible(trainer, run, module, datamodule=data, ckpt_path=keep_path, weights_only=True, verbose=False)
-            metrics[split] = _values(trainer, split)
+            metrics[split] = _values(trainer, split) | data.baselines(split)
             keep_path = None
             if split == "val":
                 metrics["attention"] = module.attention
+                metrics |= {"mask": mask_metrics(model)} if mask is not None else {}
     metrics["train"] = costs
     metrics["train"]["wall_seconds"] = time.perf_counter() - started
     if density:

@@ -6,8 +6,11 @@ from typing import Any
 
 from ..attention.spec import AttentionSpec
 from ..errors import UserError
+from ..masks.spec import MaskSpec
 from ..transforms import build_transform
+from ..transforms.kernel import KERNELS
 from .density import SCHEDULES, SparsitySpec
+from .models import DEFAULT_VOCABULARY
 
 Check = Callable[[Any], bool]
 
@@ -36,12 +39,17 @@ def _flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+MLM_RULES: dict[str, tuple[Check, str]] = {
+    "task.mask_probability": (lambda v: _number(v) and 0 < v < 1, "a share in (0, 1)"),
+    "task.whole_word": (_flag, "true or false"),
+    "task.unknown": (_maybe(lambda v: isinstance(v, str) and bool(v)), "a word, or null"),
+}
 RULES: dict[str, tuple[Check, str]] = {
     "seed": (_whole(0), "a whole number from 0 on"),
     "model.name": (lambda v: isinstance(v, str) and bool(v), "minilm, a Hub id or a folder"),
     "model.dropout": (_maybe(lambda v: _number(v) and 0 <= v < 1), "in [0, 1), or null"),
     "attn.warmup_ratio": (_share, "a share in [0, 1]"),
-    "attn.kernel": (_one_of("auto", "compiled", "eager"), "auto, compiled or eager"),
+    "attn.kernel": (_one_of(*KERNELS), f"one of {', '.join(KERNELS)}"),
     "sparsity.density": (_maybe(_number), "a share in (0, 1], or null"),
     "sparsity.per": (_one_of("layer", "model"), "layer or model"),
     "sparsity.schedule": (_one_of(*SCHEDULES), "linear, cosine or constant"),
@@ -81,15 +89,39 @@ RULES: dict[str, tuple[Check, str]] = {
 
 def validate(settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first value that cannot work, naming the key, the value and what is allowed."""
-    for key, (fits, allowed) in RULES.items():
+    mlm = settings["task"].get("kind") == "mlm"
+    for key, (fits, allowed) in (RULES | (MLM_RULES if mlm else {})).items():
         group, _, name = key.rpartition(".")
         section = settings if not group else settings.get(group)
         if not isinstance(section, Mapping) or name not in section:
             raise UserError(f"the config has no {key}; it must be {allowed}")
         if not fits(section[name]):
             raise UserError(f"{key}={section[name]} must be {allowed}")
+    _check_model(settings["model"])
     spec = AttentionSpec.from_config(settings["attn"])
     for layer in range(max((len(values) for values in spec.by_layer.values()), default=1)):
         here = replace(spec, layers=None).of_layer(layer)
         build_transform(here.name, num_heads=1, **here.dials)
+    MaskSpec.from_config(settings["mask"], settings["data"]["max_length"])
     SparsitySpec.from_config(settings["sparsity"], settings["attn"])
+
+
+def _check_model(model: Mapping[str, Any]) -> None:
+    """Trained weights and a config for new ones exclude each other."""
+    name, config, tokenizer = model["name"], model.get("config"), model.get("tokenizer")
+    if config is None and tokenizer is not None:
+        raise UserError(f"model.tokenizer={tokenizer}: a trained model keeps its own: leave it null")
+    if config is None:
+        return
+    if not isinstance(config, Mapping) or not isinstance(config.get("model_type"), str):
+        raise UserError(f"model.config={config} must name a model_type (bert) and its sizes, or be null")
+    if not isinstance(tokenizer, str):
+        raise UserError(f"model.tokenizer={tokenizer} must be corpus, minilm, a Hub id or a folder")
+    if name == "minilm" or "/" in name:
+        raise UserError(
+            f"model.name={name} names trained weights, but model.config starts new ones: to go on with the trained "
+            "ones leave out model=bert_..., which is what sets model.config"
+        )
+    size = config.get("vocab_size", DEFAULT_VOCABULARY)
+    if not _whole(1000)(size):
+        raise UserError(f"model.config.vocab_size={size} must be a whole number from 1000 on")

@@ -2,7 +2,8 @@
 
 A row kernel is a short plain-PyTorch function of score-shaped tensors. Compiled with dynamic shapes it becomes one
 loop over the rows (C++ on a CPU, Triton on a GPU). `use_kernel` chooses: `auto` compiles for tensors large enough to
-win, `compiled` always, `eager` never. Inside somebody else's `torch.compile` the function is simply traced.
+win, `compiled` always, `eager` never. Inside somebody else's `torch.compile` the function is simply traced. `blocks`
+and `dense` are about masks (attention/blocks.py) and leave the row kernels as `auto` does.
 """
 
 import functools
@@ -11,13 +12,14 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
-KernelMode = Literal["auto", "compiled", "eager"]
+KernelMode = Literal["auto", "compiled", "eager", "blocks", "dense"]
+KERNELS = get_args(KernelMode)
 # Below this many elements, compiled and plain kernels differ by less than the call overhead.
 SMALLEST_COMPILED = 1 << 16
 
@@ -25,11 +27,16 @@ _mode: KernelMode = "auto"
 
 
 def set_kernel(mode: KernelMode) -> None:
-    """Choose for this process how the row kernels run from now on."""
+    """Choose for this process how attention runs from now on."""
     global _mode
-    if mode not in ("auto", "compiled", "eager"):
-        raise ValueError(f"attn.kernel must be auto, compiled or eager, not {mode!r}")
+    if mode not in KERNELS:
+        raise ValueError(f"attn.kernel must be one of {', '.join(KERNELS)}, not {mode!r}")
     _mode = mode
+
+
+def kernel() -> KernelMode:
+    """What `set_kernel` chose."""
+    return _mode
 
 
 @contextmanager
@@ -61,7 +68,7 @@ def has_compiler() -> bool:
 
 
 def _unfit(scores: torch.Tensor) -> bool:
-    if _mode == "eager" or (_mode == "auto" and scores.numel() < SMALLEST_COMPILED):
+    if _mode == "eager" or (_mode != "compiled" and scores.numel() < SMALLEST_COMPILED):
         return True
     # A compiled function cannot be differentiated twice; `create_graph=True` arrives here with grad mode on.
     return torch.is_grad_enabled() and scores.requires_grad

@@ -15,7 +15,7 @@ from attnlab.report.bench.options import TABLES, BenchOptions, parse
 from attnlab.report.bench.page import Result, machine_line, show
 
 HELP = """\
-usage: attnlab bench [step|memory|trainer|transforms|steps|compile|all] [KEY=VALUE ...]
+usage: attnlab bench [step|memory|trainer|transforms|steps|compile|blocks|all] [KEY=VALUE ...]
 
   step        one training step: stock SDPA softmax, our sparsemax, the entmax package's sparsemax
   memory      peak memory of that step, each in a process of its own
@@ -23,12 +23,14 @@ usage: attnlab bench [step|memory|trainer|transforms|steps|compile|all] [KEY=VAL
   transforms  every transform by itself: time, chosen keys, error, laws, memory for the backward
   steps       a training step with every transform against one with softmax
   compile     what compiling costs a run, with the cache empty and filled, and what is compiled again
+  blocks      long texts under a mask, by its kept blocks, against dense attention: time and memory
 
   quick=true      fewer rounds; trainer: 1,600 sentences; transforms: smaller; compile: no whole epoch
   threads=2       CPU threads (default: torch's own choice)
   lengths=32,64   tokens a sentence   batch=32   rounds=15   (step, memory, steps)
   attn=sparsemax  our attention (compile: one more of them)
   model=minilm    or a folder with a BERT
+  precision=bf16  or 32 (step, memory, steps: auto; blocks: 32)
   compile=false   our side uncompiled (step, memory, steps, transforms)
   json=FILE       write the numbers there, too
 """
@@ -63,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run_tables(tables: Sequence[str], options: BenchOptions) -> list[Result]:
     """Measure and print one table after the other."""
-    from attnlab.report.bench import compiling, memory, step, steps, trainer, transforms
+    from attnlab.report.bench import blocks, compiling, memory, step, steps, trainer, transforms
 
     measures: dict[str, Callable[[BenchOptions], Result]] = {
         "step": step.measure,
@@ -72,6 +74,7 @@ def run_tables(tables: Sequence[str], options: BenchOptions) -> list[Result]:
         "transforms": transforms.measure,
         "steps": steps.measure,
         "compile": compiling.measure,
+        "blocks": blocks.measure,
     }
     console = Console(width=None if sys.stdout.isatty() else 100)
     results = []

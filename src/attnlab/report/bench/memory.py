@@ -101,22 +101,22 @@ def measure_here(side: str, length: int, options: BenchOptions) -> dict[str, flo
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
-        _return_freed_memory()
+        return_freed_memory()
         Path("/proc/self/clear_refs").write_text("5")
-        before = _resident("VmRSS")
+        before = resident("VmRSS")
     for _ in range(STEPS):
         step(length)
-    peak = torch.cuda.max_memory_allocated() if device().type == "cuda" else _resident("VmHWM")
+    peak = torch.cuda.max_memory_allocated() if device().type == "cuda" else resident("VmHWM")
     return {"step_mb": (peak - before) / MEGABYTE, "before_mb": before / MEGABYTE}
 
 
-def _return_freed_memory() -> None:
+def return_freed_memory() -> None:
     if not Path("/proc/self/clear_refs").exists():
         raise UserError("attnlab bench memory measures on Linux or on a GPU")
     ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _resident(field: str) -> int:
+def resident(field: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnlab.errors import UserError, closest
 
-TABLES = ("step", "memory", "trainer", "transforms", "steps", "compile")
+TABLES = ("step", "memory", "trainer", "transforms", "steps", "compile", "blocks")
 
 
 @dataclass(frozen=True, kw_only=True)
