@@ -90,13 +90,33 @@ def test_the_blocks_of_a_learned_mask_follow_its_logits():
     options = {"form": "structured", "per_layer": False, "init_density": 0.9, "hard": True}
     net = model("dam", **options, keep_special=True, apply="scores")
     logits = net.base_model.encoder_mask.mask.logits
-    for nearest in (40, 3):
+    optimizer = torch.optim.AdamW([logits], lr=0.5, fused=True)
+    with torch.no_grad():
+        logits.copy_(torch.where(torch.arange(256) < 3, 1.0, -0.01).expand_as(logits))
+    for _ in range(2):
         with torch.no_grad():
-            logits.copy_(torch.where(torch.arange(256) < nearest, 1.0, -1.0).expand_as(logits))
             with use_kernel("dense"):
                 dense = net(**texts()).logits
             with use_kernel("blocks"):
                 torch.testing.assert_close(net(**texts()).logits, dense, atol=1e-5, rtol=1e-5)
+        logits.grad = -torch.ones_like(logits)
+        optimizer.step()  # opens all; a fused step leaves no trace in the tensor's version
+
+
+def test_a_mask_a_layer_and_head_goes_by_blocks(tmp_path):
+    keep = torch.zeros(2, 2, 256, 256, dtype=torch.bool)
+    position = torch.arange(256)
+    for layer in range(2):
+        for head in range(2):
+            keep[layer, head] = (position[:, None] - position).abs() <= 3 + 20 * layer + 40 * head
+    shape = {"shape": list(keep.shape), "keep_special": False, "apply": "scores"}
+    net = model("file", "sparsemax", **shape)
+    net.base_model.encoder_mask.mask.keep.copy_(keep)
+    with torch.no_grad():
+        with use_kernel("dense"):
+            dense = net(**texts()).logits
+        with use_kernel("blocks"):
+            torch.testing.assert_close(net(**texts()).logits, dense, atol=1e-5, rtol=1e-5)
 
 
 class Largest(TorchDispatchMode):

@@ -156,6 +156,15 @@ def test_one_attention_for_all_layers_cannot_have_a_mask_a_layer():
         masked("albert", mask("dam", LEARNED[1]))
 
 
+def test_attaching_anew_takes_the_mask_away():
+    model = masked("bert", mask("star"))
+    attach(model, AttentionSpec(name="softmax"))
+    stock, batch = tiny_encoder("bert"), texts(9, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, stock(**batch).logits, atol=1e-6, rtol=1e-5)
+    assert not [key for key in model.state_dict() if "mask" in key]
+
+
 def test_gates_enter_softmax_as_their_logarithm():
     torch.manual_seed(0)
     scores, gate = torch.randn(2, 3, 5, 5, dtype=torch.float64), torch.rand(2, 3, 5, 5, dtype=torch.float64)

@@ -9,7 +9,7 @@ from attnlab.masks.learned import FORMS, DifferentiableMask
 
 def dam(**options) -> DifferentiableMask:
     torch.manual_seed(0)
-    return DifferentiableMask(num_heads=3, **{"length": 16, **options})
+    return DifferentiableMask(**{"num_heads": 3, "length": 16, **options})
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -78,6 +78,19 @@ def test_continuous_gates_are_the_probabilities_in_training_too():
     mask = dam(hard=False)
     for mode in (True, False):
         torch.testing.assert_close(mask.train(mode).sample(), mask.logits.sigmoid())
+
+
+@pytest.mark.parametrize("wanted", [0.1, 0.5, 0.9])
+def test_a_shift_brings_the_density_as_near_as_it_can_be(wanted):
+    mask = dam(num_heads=1)
+    order = mask.logits.detach().argsort()
+    mask.shift_to(wanted)
+    position = torch.arange(16)
+    pairs = (position[:, None] - position).abs().flatten().bincount()
+    ranked = mask.logits[0, 0].detach().sort(descending=True).indices
+    nearest = min(abs(int(pairs[ranked[:n]].sum()) / 256 - wanted) for n in range(1, 16))
+    assert abs(mask.density() - wanted) == pytest.approx(nearest)
+    assert (mask.logits.detach().argsort() == order).all()
 
 
 @pytest.mark.parametrize("share", [0.2, 0.9])

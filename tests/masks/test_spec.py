@@ -20,13 +20,21 @@ def group(name: str, **changes) -> dict:
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in CONF.glob("*.yaml") if file.stem not in ("none", "file")))
 def test_every_choice_makes_a_spec_that_survives_json_and_builds(name):
-    spec = MaskSpec.from_config(group(name), 128).with_tokens(101, [101, 102])
+    spec = MaskSpec.from_config(group(name), 128).with_tokens(101, 102)
     assert MaskSpec.from_dict(spec.to_dict()) == spec
     mask = build_mask(spec, num_heads=2, num_layers=3)
     position = torch.arange(6)
     keep = mask.at(mask.eval().sample(), position[:, None], position[None, :])
     assert keep.dtype == torch.bool
     assert keep.shape[-2:] == (6, 6)
+
+
+@pytest.mark.parametrize("name", ["dam", "star"])
+def test_a_spec_that_lacks_or_has_too_much_is_refused(name):
+    plain = MaskSpec.from_config(group(name), 128).to_dict()
+    for odd in ({**plain, "options": {"form": "structured"}}, {**plain, "other": 1}, {"name": name}):
+        with pytest.raises(UserError):
+            MaskSpec.from_dict(odd).hubs  # noqa: B018
 
 
 def test_no_mask_is_no_spec():
@@ -47,6 +55,9 @@ def test_no_mask_is_no_spec():
         ("dam", {"penalty": "l2"}, "density or l1"),
         ("dam", {"apply": "score"}, "did you mean 'scores'"),
         ("dam", {"form": "unstructured", "length": 64}, "mask.length=64 is less than data.max_length=128"),
+        ("dam", {"length": 0}, "mask.length=0 must be"),
+        ("dam", {"keep_special": "no"}, "mask.keep_special=no must be true or false"),
+        ("dam", {"hard": "no"}, "mask.hard=no must be true or false"),
         ("file", {}, "mask.path=FILE"),
         ("file", {"path": "/nowhere/mask.safetensors"}, "there is no such file"),
         ("sta", {"name": "sta"}, "did you mean 'star'"),
@@ -60,7 +71,7 @@ def test_what_cannot_work_is_refused_by_name_and_value(name, changes, words):
 
 def test_a_hub_that_the_tokenizer_lacks_is_refused():
     with pytest.raises(UserError, match="classification token"):
-        MaskSpec.from_config(group("star"), 128).with_tokens(None, [])
+        MaskSpec.from_config(group("star"), 128).with_tokens(None, None)
 
 
 def test_a_mask_file_comes_back_as_written(tmp_path):
@@ -103,6 +114,13 @@ def test_a_mask_file_that_leaves_a_query_without_a_key_is_refused_unless_special
     with pytest.raises(UserError, match="leaves query 3 of head 1"):
         MaskSpec.from_config(a_file(tmp_path, keep), 8)
     assert MaskSpec.from_config(a_file(tmp_path, keep, keep_special="true"), 8).hubs == "special"
+
+
+def test_a_mask_file_that_leaves_a_short_texts_query_without_a_key_is_refused(tmp_path):
+    keep = torch.ones(8, 8).triu(1)
+    keep[7, 0] = 1  # at full length every query has a key
+    with pytest.raises(UserError, match="query 1 of head 0, layer 0, without a key in a text of 2 tokens"):
+        MaskSpec.from_config(a_file(tmp_path, keep), 8)
 
 
 @pytest.mark.parametrize(

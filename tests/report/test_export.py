@@ -30,7 +30,7 @@ def run(tmp_path):
         tokenizer = tiny_tokenizer()
         spec = MaskSpec(name=name, length=LENGTH, options=options) if name else None
         if spec:
-            spec = spec.with_tokens(tokenizer.cls_token_id, tokenizer.all_special_ids)
+            spec = spec.with_tokens(tokenizer.cls_token_id, tokenizer.sep_token_id)
         model = attach(tiny_bert(), AttentionSpec(name="softmax", mask=spec)).eval()
         folder = tmp_path / "run"
         model.save_pretrained(folder / "model")
@@ -104,7 +104,7 @@ def test_a_model_with_the_exported_mask_gives_the_runs_logits(run, name, options
     export_mask(folder)
     config = {"name": "file", "path": str(folder / "export"), "keep_special": None, "apply": "scores"}
     tokenizer = tiny_tokenizer()
-    spec = MaskSpec.from_config(config, LENGTH).with_tokens(tokenizer.cls_token_id, tokenizer.all_special_ids)
+    spec = MaskSpec.from_config(config, LENGTH).with_tokens(tokenizer.cls_token_id, tokenizer.sep_token_id)
     again = attach(tiny_bert(), AttentionSpec(name="softmax", mask=spec)).eval()
     fill_mask(again, config["path"])
     ours = {key: value for key, value in model.state_dict().items() if "encoder_mask" not in key}

@@ -29,11 +29,11 @@ METRICS = {
 RUN = Path("outputs/movie_reviews/sparsemax/2026-01-01_10-33-12_s1")
 
 
-def printed(metrics, run=RUN, *, encoding="utf-8", terminal=False):
+def printed(metrics, run=RUN, *, mask=None, encoding="utf-8", terminal=False):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
     console = Console(file=file, width=80, force_terminal=terminal)
-    print_run_summary(run, metrics, console=console)
+    print_run_summary(run, metrics, mask=mask, console=console)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -54,6 +54,13 @@ def test_the_summary_shows_what_the_run_cost():
     assert "wall_seconds" not in text
     for word in ("2 min 23 s", "87.4 examples/s", "1,658", "1.25 GB"):
         assert word in text
+
+
+def test_the_summary_names_the_mask_with_its_density():
+    text = printed(METRICS | {"mask": {"density": 0.1252}}, mask="block_local")
+    assert "block_local, density 0.125" in line_with(text, "mask")
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "mask" not in printed(METRICS)
 
 
 def test_the_summary_shows_the_density_of_each_layer_with_a_bar():

@@ -9,6 +9,7 @@ from pytorch_lightning.callbacks import Callback
 
 import attnlab
 from attnlab.attention.masking import encoder_mask
+from attnlab.errors import UserError
 from attnlab.masks.saved import write_mask
 from attnlab.training import train
 from attnlab.training.evaluate import evaluate
@@ -107,6 +108,34 @@ def test_a_mask_out_of_a_file_is_frozen_and_needs_the_file_no_more(make_config, 
     model = attnlab.load(run.run_dir)
     assert (encoder_mask(model).mask.keep == keep).all()
     assert evaluate(run.run_dir, "val")["accuracy"] == pytest.approx(run.metrics["val"]["accuracy"])
+
+
+def test_lam_is_steered_once_a_step_however_many_batches_it_takes(make_config, tmp_path):
+    class Count(Callback):
+        seen: list[tuple[int, float]] = []  # noqa: RUF012
+
+        def on_train_batch_end(self, trainer, pl_module, *rest):
+            self.seen.append((trainer.global_step, pl_module.mask_control.lam))
+
+    words = ("mask=dam", "mask.target_density=0.3", "attn=softmax", "trainer.accumulate=3")
+    train(make_config(*words), tmp_path / "run", callbacks=[Count()])
+    by_step: dict[int, set[float]] = {}
+    for step, lam in Count.seen:
+        by_step.setdefault(step, set()).add(lam)
+    assert len(by_step) > 2
+    assert all(len(lams) == 1 for lams in by_step.values())
+
+
+def test_only_cls_and_sep_are_kept_always_so_that_masked_words_are_not(make_config, tmp_path):
+    run = train(make_config("mask=dam", "attn=softmax", "trainer.fast=true"), tmp_path / "run")
+    assert encoder_mask(attnlab.load(run.run_dir)).spec.special_ids == (101, 102)
+
+
+def test_a_mask_for_another_model_is_refused_before_the_data_are_read(make_config, tmp_path):
+    write_mask(tmp_path / "mask.safetensors", torch.ones(1, 3, 40, 40), {})
+    config = make_config("mask=file", f"mask.path={tmp_path}", "data.train=/nowhere.csv")
+    with pytest.raises(UserError, match="has 3 heads, the model 4"):
+        train(config, tmp_path / "run")
 
 
 def test_the_logits_of_a_mask_keep_their_own_rate_and_no_decay(make_config, tmp_path):

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..transforms import build_transform
 from ..transforms.dial import dial_of, free_dial
 from .core import SparseAttention
-from .masking import Masks, give_mask, masks_of, running
+from .masking import Masks, give_mask, masks_of, running, take_mask
 from .spec import AttentionSpec
 
 NAME = "attnlab"
@@ -136,6 +136,9 @@ def attach(model: PreTrainedModel, spec: AttentionSpec) -> PreTrainedModel:
     Call it after `from_pretrained`. Raises UserError for an encoder that cannot be changed, an unknown transform or
     dial, a layer the model does not have, or chosen layers in a model that shares one attention between its layers.
     """
+    take_mask(model)
+    for core in cores(model):
+        core.masked = False
     modules = attention_modules(model)
     layers = int(model.config.num_hidden_layers)
     shared = len(modules) < layers

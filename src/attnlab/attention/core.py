@@ -123,7 +123,8 @@ class SparseAttention(nn.Module):
                 query = group.positions()[0].squeeze(-1)
                 inside = query < plan.length
                 real = (masks.real[:, query.clamp(max=plan.length - 1)] & inside).flatten(0, 1)
-            short = Masks(keep=keep, real=real, by_block=True)
+            own = keep[self.layer] if keep.dim() == 5 else keep
+            short = Masks(keep=own, real=real, by_block=True)
             parts = gather(query_BHLD, group.query), gather(key_BHLD, group.key), gather(value_BHLD, group.key)
             contexts.append(self(*parts, short, rate=rate, scaling=scale * self.temperature)[0])
         return scatter(contexts, plan, len(query_BHLD))

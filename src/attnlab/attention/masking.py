@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import UserError
+from ..masks.saved import SavedMask
 from ..masks.spec import AnyMask, MaskSpec, build_mask
 from .blocks import Group, Plan, blocks_kept, pays, plan
 
@@ -60,7 +61,8 @@ class EncoderMask(nn.Module):
         self.mask: AnyMask = build_mask(spec, num_heads=num_heads, num_layers=num_layers)
         self.gates: Any = None  # of the running forward, as `mask.sample` gave them
         self._hub: Tensor | None = None
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._hooks: tuple[Any, ...] = ()
 
     @property
     def by_layer(self) -> bool:
@@ -116,15 +118,13 @@ class EncoderMask(nn.Module):
         return Masks(keep=padding & at, real=real)
 
     def _plan(self, length: int, real: Tensor) -> Plan | None:
-        """The plan of blocks, where that pays; per-layer masks and multiplied probabilities are left dense."""
+        """The plan of blocks, where that pays. Where probabilities are multiplied, all keys are needed: None."""
         if not pays(length) or self.multiply:
-            return None
-        if self.gates is not None and self.gates.shape[0] > 1:
             return None
         hubs: tuple[int, ...] = ()
         if self._hub is not None:
             hubs = tuple((self._hub & real).any(dim=0).nonzero().flatten().tolist())
-        key = (length, 0 if self._held is None else self._held._version, *hubs)
+        key = (length, str(real.device), self._state(), *hubs)
         if key not in self._plans:
             columns = torch.tensor(hubs, dtype=torch.long, device=real.device)
 
@@ -138,17 +138,29 @@ class EncoderMask(nn.Module):
         found = self._plans[key]
         return found if pays(length, found.kept) else None
 
+    def _state(self) -> Any:
+        """What changes when the mask does; optimisers change logits without telling."""
+        if self._held is None:
+            return None
+        if isinstance(self.mask, SavedMask):
+            return id(self._held), self._held._version
+        return hash(self.gates.cpu().numpy().tobytes())
+
     def _group_keep(self, group: Group, real: Tensor, length: int) -> Tensor:
-        """keep (B*N, 1 or H, S, M*S) of a group; positions beyond the text and fillers are dropped."""
+        """keep (B*N, 1 or H, S, M*S) of a group, one more dimension in front where layers differ.
+
+        Positions beyond the text and fillers are dropped.
+        """
         query, key = group.positions()
         inside_q, inside_k = query.clamp(max=length - 1), key.clamp(max=length - 1)
-        keep = self.mask.at(self.gates, inside_q, inside_k)[0].transpose(0, 1)  # (N, 1 or H, S, M*S)
+        keep = self.mask.at(self.gates, inside_q, inside_k).transpose(1, 2).unsqueeze(1)  # (layers, B, N, H, S, M*S)
         if self._hub is not None:
             hub = self._hub[:, inside_q] | self._hub[:, inside_k]
-            keep = keep | hub.unsqueeze(2)  # (B, N, H, S, M*S)
+            keep = keep | hub.unsqueeze(2)
         there = group.there.repeat_interleave(key.shape[-1] // group.there.shape[1], dim=1)
         good = real[:, inside_k.squeeze(1)] & there & (key.squeeze(1) < length)  # (B, N, M*S)
-        return (keep & good[:, :, None, None, :]).flatten(0, 1)
+        keep = (keep & good[:, :, None, None, :]).flatten(1, 2)
+        return keep if self.by_layer else keep[0]
 
 
 _running: EncoderMask | None = None
@@ -187,9 +199,20 @@ def give_mask(model: PreTrainedModel, spec: MaskSpec, *, num_heads: int, num_lay
     mask = EncoderMask(spec, num_heads=num_heads, num_layers=num_layers).to(model.device).train(model.training)
     encoder.add_module(SUBMODULE, mask)
     names = list(inspect.signature(encoder.forward).parameters)
-    encoder.register_forward_pre_hook(partial(_begin, names), with_kwargs=True)
-    encoder.register_forward_hook(_end, always_call=True)
+    mask._hooks = (
+        encoder.register_forward_pre_hook(partial(_begin, names), with_kwargs=True),
+        encoder.register_forward_hook(_end, always_call=True),
+    )
     return mask
+
+
+def take_mask(model: PreTrainedModel) -> None:
+    """Leave the encoder of `model` without the mask that it was given, if any."""
+    mask = encoder_mask(model)
+    if mask is not None:
+        for hook in mask._hooks:
+            hook.remove()
+        delattr(model.base_model, SUBMODULE)
 
 
 def encoder_mask(model: nn.Module) -> EncoderMask | None:

@@ -99,10 +99,12 @@ class DifferentiableMask(nn.Module):
     @torch.no_grad()
     def shift_to(self, density: float) -> None:
         """Shift all logits alike so that the density in eval mode is as near to the wanted one as it can be."""
-        square = self.square(self.logits.float(), self.length).flatten()
-        kept = min(max(round(density * square.numel()), 1), square.numel() - 1)
-        highest = square.sort(descending=True).values
-        self.logits.sub_((highest[kept - 1] + highest[kept]) / 2)
+        values, counts = self.square(self.logits.float(), self.length).unique(return_counts=True)
+        if len(values) < 2:
+            return
+        kept = 1 - counts.cumsum(0)[:-1] / counts.sum()  # by a threshold between each value and the next
+        place = int((kept - density).abs().argmin())
+        self.logits.sub_((values[place] + values[place + 1]) / 2)
 
     def extra_repr(self) -> str:
         return f"{self.form}, length={self.length}, hard={self.hard}"

@@ -1,6 +1,6 @@
 """What mask a model is to have: the plain data that goes into config.json and comes out of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ SAVED = ("shape", "keep_special", "apply")
 class MaskSpec:
     """name of a pattern, `dam` or `file`, and its options.
 
-    length: tokens of the longest text it is meant for. cls_id, special_ids: the tokens that hubs and always-kept
-    positions are found by.
+    length: tokens of the longest text it is meant for. cls_id, special_ids ([CLS] and [SEP]): the tokens that hubs
+    and always-kept positions are found by.
     """
 
     name: str
@@ -45,7 +45,9 @@ class MaskSpec:
         if name == "none":
             return None
         if name == "dam":
-            given["length"] = given.get("length") or max_length
+            given["length"] = max_length if given["length"] is None else given["length"]
+            for key in ("per_layer", "hard", "keep_special"):
+                _check_flag(key, given[key])
             check_options(form=given["form"], init_density=given["init_density"], length=given["length"])
             _check_apply(given["apply"])
             check_learning(mask)
@@ -63,9 +65,10 @@ class MaskSpec:
             check_pattern(build_pattern(name, **given), max_length)
         return cls(name=name, length=max_length, options=given)
 
-    def with_tokens(self, cls_id: int | None, special_ids: Sequence[int]) -> "MaskSpec":
-        """The same for a tokenizer. Raises UserError where the mask has a hub that the tokenizer lacks."""
-        spec = replace(self, cls_id=cls_id, special_ids=tuple(sorted(set(special_ids))))
+    def with_tokens(self, cls_id: int | None, sep_id: int | None) -> "MaskSpec":
+        """The same for a tokenizer's [CLS] and [SEP]. Raises UserError where it lacks the one that is the hub."""
+        ids = {i for i in (cls_id, sep_id) if i is not None}
+        spec = replace(self, cls_id=cls_id, special_ids=tuple(sorted(ids)))
         if spec.hubs == "cls" and cls_id is None:
             raise UserError(f"mask={self.name} has the classification token as its hub, but this tokenizer has none")
         return spec
@@ -94,9 +97,9 @@ class MaskSpec:
             ids = tuple(int(i) for i in spec.special_ids)
             spec = replace(spec, length=int(spec.length), options=dict(spec.options), special_ids=ids)
             allowed = {"dam": LEARNED, "file": SAVED}.get(spec.name)
-            odd = [key for key in spec.options if allowed is not None and key not in allowed]
+            odd = [] if allowed is None else sorted(set(allowed) ^ set(spec.options))
             if odd:
-                raise UserError(f"unknown key {odd[0]!r} in the model's mask spec{closest(odd[0], allowed or ())}")
+                raise UserError(f"the model's mask spec has to have the keys {', '.join(allowed or ())}: see {odd[0]}")
         except (TypeError, ValueError) as error:
             raise UserError(f"the model's mask spec cannot be read: {error}") from error
         return spec
@@ -109,13 +112,8 @@ def build_mask(spec: MaskSpec, *, num_heads: int, num_layers: int) -> "AnyMask":
         layers = num_layers if spec.options["per_layer"] else 1
         return DifferentiableMask(num_heads=num_heads, num_layers=layers, **options)
     if spec.name == "file":
-        shape = tuple(int(n) for n in spec.options["shape"])
-        layers, heads = shape[0], shape[1]
-        if layers not in (1, num_layers):
-            raise UserError(f"mask.path: the mask has {layers} layers, the model {num_layers}: it must have that or 1")
-        if heads not in (1, num_heads):
-            raise UserError(f"mask.path: the mask has {heads} heads, the model {num_heads}: it must have that or 1")
-        return SavedMask(torch.ones(shape, dtype=torch.bool))
+        check_shape(spec, num_heads=num_heads, num_layers=num_layers)
+        return SavedMask(torch.ones(tuple(spec.options["shape"]), dtype=torch.bool))
     return FixedMask(spec)
 
 
@@ -141,6 +139,17 @@ class FixedMask(nn.Module):
 
     def extra_repr(self) -> str:
         return repr(self.pattern)
+
+
+def check_shape(spec: MaskSpec, *, num_heads: int, num_layers: int) -> None:
+    """Raise UserError for a mask file that is not for a model of so many heads and layers."""
+    if spec.name != "file":
+        return
+    layers, heads, *_ = spec.options["shape"]
+    if layers not in (1, num_layers):
+        raise UserError(f"mask.path: the mask has {layers} layers, the model {num_layers}: it must have that or 1")
+    if heads not in (1, num_heads):
+        raise UserError(f"mask.path: the mask has {heads} heads, the model {num_heads}: it must have that or 1")
 
 
 AnyMask = FixedMask | SavedMask | DifferentiableMask
@@ -169,6 +178,11 @@ def check_learning(mask: Mapping[str, Any]) -> None:
         raise UserError("mask.target_density is the share of pairs kept, which mask.hard=false does not choose")
 
 
+def _check_flag(key: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise UserError(f"mask.{key}={value} must be true or false")
+
+
 def _check_apply(apply: Any) -> None:
     if apply not in APPLY:
         raise UserError(f"unknown mask.apply {apply!r}{closest(str(apply), APPLY)}")
@@ -186,12 +200,16 @@ def _of_file(given: dict[str, Any], max_length: int) -> dict[str, Any]:
             f"type data.max_length={length}, or take a mask of that length"
         )
     special = given["keep_special"]
-    special = notes.get("keep_special") == "true" if special is None else bool(special)
-    empty = (~keep.any(dim=-1)).nonzero()
+    if special is None:
+        special = notes.get("keep_special") == "true"
+    _check_flag("keep_special", special)
+    # a text of n tokens has the first n queries and keys, and at least two, [CLS] and [SEP]
+    first_key = torch.where(keep.any(dim=-1), keep.int().argmax(dim=-1), length)
+    empty = (first_key > torch.arange(length).clamp(min=1)).nonzero()
     if len(empty) and not special:
         layer, head, query = empty[0].tolist()
         raise UserError(
-            f"mask.path={path} leaves query {query} of head {head}, layer {layer}, without a key: "
-            "type mask.keep_special=true, which keeps [CLS] and [SEP]"
+            f"mask.path={path} leaves query {query} of head {head}, layer {layer}, without a key in a text of "
+            f"{max(query + 1, 2)} tokens: type mask.keep_special=true, which keeps [CLS] and [SEP]"
         )
     return {"shape": list(keep.shape), "keep_special": special, "apply": given["apply"]}

@@ -14,6 +14,7 @@ from ..data.pretraining import build_data
 from ..data.spec import DataSpec
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
+from ..transforms.kernel import set_kernel
 from .models import label_names, load_tokenizer, longest_input
 from .module import FineTuner
 from .precision import resolve_precision
@@ -34,6 +35,7 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
     settings = read_config(run)
     settings["data"].update(data or {})
     quieten()
+    set_kernel(settings["attn"]["kernel"])
     model = load(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
     labels = label_names(model) if spec.kind == "classification" else ()

@@ -46,6 +46,7 @@ class MaskControl(Callback):
         self.lam = float(options["lam"])
         self._start: float | None = None
         self._sum = 0.0
+        self._last = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"lam": self.lam, "start": self._start, "sum": self._sum}
@@ -75,6 +76,9 @@ class MaskControl(Callback):
     ) -> None:
         mask = learned_mask(pl_module)
         assert mask is not None
+        if trainer.global_step == self._last:  # a batch of several that are accumulated
+            return
+        self._last = trainer.global_step
         target = self.options["target_density"]
         due = trainer.global_step % LOG_EVERY == 0
         density = mask.density() if due or target is not None else 0.0

@@ -16,6 +16,7 @@ from ..data.files import read_table
 from ..data.spec import DataSpec
 from ..errors import UserError, closest
 from ..tasks.metrics import predictions
+from ..transforms.kernel import set_kernel
 from .models import label_names, load_tokenizer, longest_input
 from .run_folder import read_config
 
@@ -38,6 +39,7 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     settings = read_config(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
     columns = [spec.text] + ([spec.text_pair] if spec.text_pair else [])
+    set_kernel(settings["attn"]["kernel"])
     model = load(run)
     tokenizer = load_tokenizer(str(run / "model"))
     limit = min(spec.max_length, tokenizer.model_max_length, longest_input(model.config))

@@ -24,7 +24,7 @@ from ..attention.dials import dial_named, steered
 from ..data.pretraining import build_data
 from ..data.spec import DataSpec
 from ..errors import UserError
-from ..masks.spec import MaskSpec
+from ..masks.spec import MaskSpec, check_shape
 from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
 from .callbacks import EpochLines, Meter, ProgressBar, build_early_stopping
@@ -80,6 +80,7 @@ def train(
     status.json ends as done, failed or interrupted. Raises UserError for what the user can mend.
     """
     settings = plain(config)
+    settings.setdefault("mask", {"name": "none"})  # a config from before there were masks
     validate(settings)
     folder = Path(run_dir) if run_dir is not None else _new_folder(settings)
     folder = folder.resolve()
@@ -139,7 +140,8 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     quieten()
     forget_compiled()
     options = settings["trainer"]
-    set_kernel("eager" if options["fast"] else settings["attn"]["kernel"])
+    kernel = settings["attn"]["kernel"]
+    set_kernel("eager" if options["fast"] and kernel in ("auto", "compiled") else kernel)
     if not torch.cuda.is_available():
         keep_freed_memory()
 
@@ -147,6 +149,11 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     tokenizer = choose_tokenizer(settings["model"], data_spec)
     model_config = choose_config(settings["model"], tokenizer)
     data = build_data(data_spec, tokenizer, seed=settings["seed"], model_limit=longest_input(model_config))
+    mask = MaskSpec.from_config(settings["mask"], data.max_length)
+    if mask is not None:
+        mask = mask.with_tokens(tokenizer.cls_token_id, tokenizer.sep_token_id)
+        heads, layers = int(model_config.num_attention_heads), int(model_config.num_hidden_layers)
+        check_shape(mask, num_heads=heads, num_layers=layers)  # before the data take their time
     data.setup()
     assert data.examples is not None
     for note in data.notes:
@@ -154,9 +161,6 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
 
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     task = TaskSpec.from_config(settings["task"], data.examples.labels)
-    mask = MaskSpec.from_config(settings["mask"], data.max_length)
-    if mask is not None:
-        mask = mask.with_tokens(tokenizer.cls_token_id, tokenizer.all_special_ids)
     attention = AttentionSpec.from_config(settings["attn"], mask)
     sparsity = SparsitySpec.from_config(settings["sparsity"], settings["attn"])
     density = None
@@ -200,9 +204,11 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     module = FineTuner(model, task, settings, mask_control)
 
     count = sum(p.numel() for p in model.parameters())
+    under = f" under mask {mask.name} (density {mask_metrics(model)['density']:.3f})" if mask is not None else ""
     where = f"{trainer.world_size} processes (ddp)" if trainer.world_size > 1 else "one process"
     _say(
-        f"{settings['model']['name']} ({count / 1e6:.1f} M parameters) with {settings['attn']['name']} on {task.name}: "
+        f"{settings['model']['name']} ({count / 1e6:.1f} M parameters) with {settings['attn']['name']}{under} "
+        f"on {task.name}: "
         f"{len(data.examples.splits['train']):,} training examples, {where}, {trainer.precision}\nrun folder {folder}"
     )
     started = time.perf_counter()
