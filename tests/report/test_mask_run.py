@@ -30,7 +30,7 @@ def test_a_learned_mask_is_drawn_measured_exported_and_trained_on(make_config, t
     mask = json.loads((folder / "metrics.json").read_text())["mask"]
     assert set(mask) == {"density"} | PARTS
     assert {row["part"]: float(row["gate"]) for row in rows[:5]} == pytest.approx({part: mask[part] for part in PARTS})
-    assert line_with(capsys.readouterr().out, "mask").split()[1:4] == ["dam,", "density", f"{mask['density']:.3f}"]
+    assert line_with(capsys.readouterr().out, "mask").split()[1:4] == ["dam,", "allows", f"{100 * mask['density']:.1f}"]
 
     exported = export_mask(folder)
     assert exported.density == pytest.approx(mask["density"])
@@ -52,7 +52,11 @@ def test_a_learned_mask_is_drawn_measured_exported_and_trained_on(make_config, t
 def test_a_pattern_stands_in_the_closing_table_and_no_mask_does_not(make_config, tmp_path, capsys):
     train(make_config(*SHORT, "mask=star"), tmp_path / "star")
     # 24 tokens: a band of 70 pairs, and 2 x 22 of the hub beyond it
-    assert line_with(capsys.readouterr().out, "mask").split()[1:4] == ["star,", "density", f"{(70 + 44) / 576:.3f}"]
+    assert line_with(capsys.readouterr().out, "mask").split()[1:4] == [
+        "star,",
+        "allows",
+        f"{100 * (70 + 44) / 576:.1f}",
+    ]
     folder = train(make_config(*SHORT), tmp_path / "none").run_dir
     assert not any(line.startswith("mask") for line in capsys.readouterr().out.splitlines())
     assert "mask" not in json.loads((folder / "metrics.json").read_text())

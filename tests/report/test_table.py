@@ -58,7 +58,7 @@ def test_the_summary_shows_what_the_run_cost():
 
 def test_the_summary_names_the_mask_with_its_density():
     text = printed(METRICS | {"mask": {"density": 0.1252}}, mask="block_local")
-    assert "block_local, density 0.125" in line_with(text, "mask")
+    assert "block_local, allows 12.5 %" in line_with(text, "mask")
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "mask" not in printed(METRICS)
 

@@ -282,7 +282,7 @@ def test_a_classifier_from_scratch_needs_a_tokenizer_and_hears_where_from(make_c
 def test_a_corpus_with_no_text_is_refused_in_seconds(mlm, tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n")
-    with pytest.raises(UserError, match=r"data\.train=.*empty\.txt holds no text: 0 known words, where at least 1"):
+    with pytest.raises(UserError, match=r"data\.train=.*empty\.txt holds no text"):
         train(mlm(f"data.train={empty}"), tmp_path / "run")
     with pytest.raises(UserError, match=r"data\.val=.*empty\.txt holds no text"):
         train(mlm(f"data.val={empty}"), tmp_path / "run")

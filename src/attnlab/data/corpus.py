@@ -301,7 +301,7 @@ def packed(
 
     part = datasets.Dataset.from_file(str(stored(f"{key}.arrow", write)))
     if not len(part):
-        raise UserError(f"data.{split}={text.name} holds no text: 0 known words, where at least 1 is needed")
+        raise UserError(f"data.{split}={text.name} holds no text: at least one word is needed")
     return part
 
 

@@ -68,7 +68,10 @@ def read_mask(path: Path) -> tuple[Tensor, dict[str, str]]:
                 raise UserError(f"mask.path={path} holds no tensor named {KEY!r}, but {', '.join(content.keys())}")
             keep, notes = content.get_tensor(KEY), content.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise UserError(f"mask.path={path} is no safetensors file that can be read: {error}") from error
+        raise UserError(
+            f"mask.path={path} is no safetensors file that can be read ({error}): "
+            "`attnlab export run=FOLDER what=mask` writes one"
+        ) from error
     if not 2 <= keep.dim() <= 4 or keep.shape[-1] != keep.shape[-2] or keep.shape[-1] == 0:
         raise UserError(f"mask.path={path}: {KEY} is {tuple(keep.shape)}; wanted is (layers, heads, length, length)")
     return keep.bool().reshape((1,) * (4 - keep.dim()) + tuple(keep.shape)), notes

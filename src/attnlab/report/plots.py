@@ -49,7 +49,7 @@ def density_figure(attention: Mapping[str, float]) -> Figure:
         )  # fmt: skip
     axes.set_ylim(0, min(1.08, max(layers.values()) * 1.18 + 0.02))
     axes.set_xlabel("layer", fontsize=9, color=INK)
-    axes.set_ylabel("share of pairs with p > 0", fontsize=9, color=INK)
+    axes.set_ylabel("share of allowed pairs with p > 0", fontsize=9, color=INK)
     axes.set_title("Attention density by layer", fontsize=11, color=INK, loc="left", weight="bold")
     return figure
 
@@ -78,7 +78,7 @@ def density_over_time(metrics_csv: Path) -> Figure:
     axes.margins(x=0.01)
     _label_ends(axes, ends)
     axes.set_xlabel("training step", fontsize=9, color=INK)
-    axes.set_ylabel("share of pairs with p > 0", fontsize=9, color=INK)
+    axes.set_ylabel("share of allowed pairs with p > 0", fontsize=9, color=INK)
     axes.set_title("Attention density during training", fontsize=11, color=INK, loc="left", weight="bold")
     return figure
 

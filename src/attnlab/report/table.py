@@ -63,7 +63,7 @@ def _scores(metrics: Metrics) -> Table | None:
 
 
 def _mask(name: str, mask: Mapping[str, float]) -> Table:
-    density = f", density {mask['density']:.3f}" if _known(mask, "density") else ""
+    density = f", allows {100 * mask['density']:.1f} %" if _known(mask, "density") else ""
     return _facts([("mask", f"{name}{density}")])
 
 
@@ -101,7 +101,7 @@ def _attention(attention: Mapping[str, float], unicode: bool) -> Group | None:
         mean = attention["density"]
         mean_bar = Text(bar(mean, unicode=unicode), style="bold blue")
         table.add_row("mean", mean_bar, Text(f"{mean:.3f}", style="bold"))
-    facts = [("density", "share of pairs with p > 0")]
+    facts = [("density", "share of allowed pairs with p > 0")]
     if _known(attention, "support"):
         facts.append(("support", f"{attention['support']:.1f} keys a query"))
     if _known(attention, "entropy"):

@@ -93,7 +93,7 @@ def tradeoff_figure(picture: Picture) -> Figure:
         ends.append(_End(x=x[0], y=y[0], text=name, colour=colour))
     several = any(point.runs > 1 for point in [*picture.points, *picture.references])
     axes.set_ylabel(f"val {picture.metric}" + (", mean ± std" if several else ""), fontsize=9, color=INK)
-    axes.set_xlabel("attention density: share of pairs with p > 0", fontsize=9, color=INK)
+    axes.set_xlabel("attention density: share of allowed pairs with p > 0", fontsize=9, color=INK)
     title = f"{picture.task}, {picture.model}: {picture.metric} against attention density"
     axes.set_title(title, fontsize=11, color=INK, loc="left", weight="bold")
     axes.margins(y=0.08)
