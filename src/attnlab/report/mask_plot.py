@@ -14,6 +14,7 @@ from .tradeoff import COLOURS, LABEL, TICKS, text_width
 
 LEARNED, PUBLISHED = COLOURS[1], COLOURS[2]
 SPARSEST = 0.003  # masks with fewer pairs stand there, too
+MOST_NAMED = 2  # panels of tasks that are wide enough for names
 CLEARANCE = 4.5  # points between the middle of a dot and what stands beside it
 HEIGHT = LABEL + 1.5  # points of a line of text
 
@@ -57,20 +58,22 @@ def masks_figure(ours: Sequence[Dot], theirs: Sequence[Dot], tasks: Mapping[str,
     sparsest = min([0.5, *(dot.x for dot in (*ours, *theirs))])
     figure = Figure(figsize=(10.4, 6.6 if several else 4.2), layout="constrained")
     upper = figure
+    named: list[tuple[Axes, Sequence[Dot]]] = []
     if several:
         upper, lower = list(figure.subfigures(2, 1, height_ratios=(1.75, 1)))  # type: ignore[arg-type]
         for axes, (name, dots) in zip(lower.subplots(1, len(tasks), squeeze=False)[0], tasks.items(), strict=True):
             _panel(axes, dots, name, sparsest, small=True)
+            named += [(axes, dots)] if len(tasks) <= MOST_NAMED else []
     left, right = upper.subplots(1, 2)
-    mean = "average over tasks" if several else next(iter(tasks), "")
+    mean = f"average over {len(tasks)} tasks" if several else next(iter(tasks), "")
     _panel(left, ours, f"Ours: {mean}", sparsest)
     _panel(right, theirs, f"Published: {SPARSEBERT}", sparsest, colour=PUBLISHED)
     left.set_ylabel("100 x score on the validation data", fontsize=9, color=INK)
     for axes in (left, right):
         axes.set_xlabel("mask density: share of pairs kept", fontsize=9, color=INK)
     figure.draw_without_rendering()
-    _name(left, ours)
-    _name(right, theirs)
+    for axes, dots in (*named, (left, ours), (right, theirs)):
+        _name(axes, dots)
     return figure
 
 
