@@ -90,17 +90,17 @@ def measure(options: BenchOptions) -> Result:
     return Result(
         name="blocks",
         title=f"Attention by kept blocks of {BLOCK}, {BATCH} texts, {HEADS} heads of {WIDTH}",
-        columns=("\nlength", "\nkept", "dense\nfwd", "blocks\nfwd", "\nratio", "dense\nf+b", "blocks\nf+b", "\nratio",
-                 "sparse\nmax", "auto", *(f"MB\n{SHORT[kind]}" for kind in MEASURED)),
+        columns=("\nlen", "\nkept", "dense\nfwd", "blocks\nfwd", "\nratio", "dense\nf+b", "blocks\nf+b", "\nratio",
+                 "sm", "auto", *(f"MB\n{SHORT[kind]}" for kind in MEASURED)),
         rows=rows,
         targets=targets,
         notes=(
             "dense: scaled_dot_product_attention without a mask; kept: share of the blocks with a kept pair",
             f"fwd, f+b: milliseconds, median of {rounds} rounds in turns; ratio: dense / blocks within the rounds",
-            "sparsemax: forward and backward, dense under the same mask / by blocks",
+            "sm: sparsemax, forward and backward, dense under the same mask / by blocks",
             "auto: whether attn.kernel=auto takes the blocks",
             f"MB: peak of forward and backward on top of the inputs, under |i - j| <= {WINDOW} at every length;",
-            "SDPA: without a mask, never holds the probabilities; sm: sparsemax under the mask",
+            "SDPA: without a mask, never holds the probabilities; sm: sparsemax under that mask",
         ),
         numbers=numbers,
     )  # fmt: skip

@@ -45,7 +45,14 @@ class Result:
 
 
 def show(result: Result, machine: str, console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title=result.title, title_justify="left", title_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=result.title,
+        title_justify="left",
+        title_style="bold",
+    )
     for index, column in enumerate(result.columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in result.rows:
