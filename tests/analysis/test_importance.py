@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attnlab.analysis.importance import PARTS, importance, importance_by_layer, is_learned, mask_gates, parts_of
+from attnlab.analysis.importance import PARTS, importance, importance_by_layer, mask_gates, parts_of
 from attnlab.attention import AttentionSpec, attach
 from attnlab.attention.masking import encoder_mask
 from attnlab.masks.spec import MaskSpec
@@ -81,7 +81,7 @@ def test_a_mask_a_layer_has_a_row_a_layer_whose_mean_is_the_whole():
 def test_soft_gates_are_the_sigmoids_of_the_logits_by_pair():
     mask = held("dam", **{**DAM, "hard": False, "per_layer": True}, form="unstructured", keep_special=False)
     torch.testing.assert_close(mask_gates(mask), mask.mask.logits.detach().sigmoid())
-    assert is_learned(mask)
+    assert mask.learned is mask.mask
 
 
 def test_hard_gates_are_where_the_logit_of_the_distance_is_positive():
@@ -105,5 +105,4 @@ def test_a_hub_stands_at_the_first_position():
 
 
 def test_a_pattern_is_not_learned():
-    assert not is_learned(held("band", window=2))
-    assert not is_learned(None)
+    assert held("band", window=2).learned is None

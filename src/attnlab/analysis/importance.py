@@ -12,15 +12,9 @@ import torch
 from torch import Tensor
 
 from ..attention.masking import EncoderMask
-from ..masks.learned import DifferentiableMask
 
 # "cls" and "sep" are pairs with that key. A pair may be of two parts: (0, 0) is of "diagonal" and of "cls".
 PARTS = ("diagonal", "neighbours", "cls", "sep", "rest")
-
-
-def is_learned(held: EncoderMask | None) -> bool:
-    """Whether the mask was learned with the weights."""
-    return held is not None and isinstance(held.mask, DifferentiableMask)
 
 
 @torch.no_grad()
@@ -31,15 +25,9 @@ def mask_gates(held: EncoderMask) -> Tensor:
     whatever the mask says (`held.hubs == "special"`) are not among the gates, for their positions differ by text.
     """
     mask = held.mask
-    training = mask.training
-    try:
-        gates = mask.eval().sample()
-        device = next(iter([*mask.parameters(), *mask.buffers()]), torch.empty(0)).device
-        position = torch.arange(int(mask.length), device=device)
-        at: Tensor = mask.at(gates, position[:, None], position[None, :])
-    finally:
-        mask.train(training)
-    at = at.float().cpu()
+    gates = held.learned.settled() if held.learned is not None else mask.sample()
+    position = torch.arange(mask.length, device=None if gates is None else gates.device)
+    at = mask.at(gates, position[:, None], position[None, :]).float().cpu()
     if held.hubs == "cls":  # a pattern's, whose gates are newly made
         at[..., 0, :] = 1
         at[..., :, 0] = 1

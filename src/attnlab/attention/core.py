@@ -74,7 +74,7 @@ class SparseAttention(nn.Module):
         multiply = by_block = False
         if isinstance(keep, Masks):
             if keep.plan is not None:
-                return self._by_blocks(query_BHQD, key_BHKD, value_BHKD, keep, rate, scale), None
+                return self._by_blocks(query_BHQD, key_BHKD, value_BHKD, keep, rate, scaling), None
             by_block = keep.by_block
             masks = keep
             assert isinstance(masks.keep, Tensor)
@@ -110,7 +110,7 @@ class SparseAttention(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _by_blocks(
-        self, query_BHLD: Tensor, key_BHLD: Tensor, value_BHLD: Tensor, masks: Masks, rate: float, scale: Tensor | float
+        self, query_BHLD: Tensor, key_BHLD: Tensor, value_BHLD: Tensor, masks: Masks, rate: float, scaling: float
     ) -> Tensor:
         """Context (B, L, H, D), of the kept blocks alone: each group of them is a batch of short texts to `forward`."""
         plan = masks.plan
@@ -126,7 +126,7 @@ class SparseAttention(nn.Module):
             own = keep[self.layer] if keep.dim() == 5 else keep
             short = Masks(keep=own, real=real, by_block=True)
             parts = gather(query_BHLD, group.query), gather(key_BHLD, group.key), gather(value_BHLD, group.key)
-            contexts.append(self(*parts, short, rate=rate, scaling=scale * self.temperature)[0])
+            contexts.append(self(*parts, short, rate=rate, scaling=scaling)[0])
         return scatter(contexts, plan, len(query_BHLD))
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import UserError
+from ..masks.learned import DifferentiableMask
 from ..masks.saved import SavedMask
 from ..masks.spec import AnyMask, MaskSpec, build_mask
 from .blocks import Group, Plan, blocks_kept, pays, plan
@@ -73,6 +74,11 @@ class EncoderMask(nn.Module):
     def _held(self) -> Tensor | None:
         """What decides the mask, where that is not a formula."""
         return getattr(self.mask, "logits", getattr(self.mask, "keep", None))
+
+    @property
+    def learned(self) -> DifferentiableMask | None:
+        """The mask, where it is one that is learned with the weights."""
+        return self.mask if isinstance(self.mask, DifferentiableMask) else None
 
     def density(self) -> float:
         """Share of the pairs kept in a text of the spec's length, all heads and layers."""

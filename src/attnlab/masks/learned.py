@@ -54,15 +54,18 @@ class DifferentiableMask(nn.Module):
 
     def sample(self) -> Tensor:
         """Gates in the shape of the logits: bool in eval mode when hard, else float32 with a gradient."""
+        if not (self.hard and self.training):
+            return self.settled()
         logits = self.logits.float()
-        if not self.hard:
-            return torch.sigmoid(logits)
-        if not self.training:
-            return logits > 0
         generator = torch.Generator().manual_seed(self.draw)
         u = torch.rand(logits.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(logits.device)
         soft = torch.sigmoid((logits + u.logit()) / self.temperature)
         return (soft.detach() > 0.5).float() + (soft - soft.detach())
+
+    def settled(self) -> Tensor:
+        """Gates in the shape of the logits, with nothing drawn: bool when hard, else float32."""
+        logits = self.logits.float()
+        return logits > 0 if self.hard else torch.sigmoid(logits)
 
     def at(self, gates: Any, query: Tensor, key: Tensor) -> Tensor:
         """The gates (layers or 1, heads, ...) of the pairs of these positions (int64, broadcast together).
@@ -92,9 +95,7 @@ class DifferentiableMask(nn.Module):
     @torch.no_grad()
     def density(self) -> float:
         """Share of the pairs of a text of `length` tokens that the mask keeps in eval mode, all heads and layers."""
-        logits = self.logits.float()
-        gates = (logits > 0).float() if self.hard else torch.sigmoid(logits)
-        return float(self.square(gates, self.length).mean())
+        return float(self.square(self.settled().float(), self.length).mean())
 
     @torch.no_grad()
     def shift_to(self, density: float) -> None:

@@ -1,6 +1,6 @@
 """What mask a model is to have: the plain data that goes into config.json and comes out of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,22 +158,21 @@ AnyMask = FixedMask | SavedMask | DifferentiableMask
 def check_learning(mask: Mapping[str, Any]) -> None:
     """Raise UserError for a value in the `mask` group that no training of a mask can have."""
 
-    def number(key: str, fits: bool, allowed: str) -> None:
+    target = mask["target_density"]
+    rules: dict[str, tuple[Callable[[float], bool], str]] = {
+        "lr": (lambda value: value > 0, "a number above 0"),
+        "temperature": (lambda value: value > 0, "a number above 0"),
+        "final_temperature": (lambda value: value > 0, "a number above 0"),
+        "lam": (lambda value: value >= 0, "a number from 0 on"),
+    }
+    if target is not None:
+        rules["target_density"] = (lambda value: 0 < value < 1, "in (0, 1): the share of pairs to keep")
+    for key, (fits, allowed) in rules.items():
         value = mask[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not fits:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
             raise UserError(f"mask.{key}={value} must be {allowed}")
-
-    def above(key: str) -> bool:
-        return isinstance(mask[key], int | float) and mask[key] > 0
-
-    for key in ("lr", "temperature", "final_temperature"):
-        number(key, above(key), "a number above 0")
-    number("lam", isinstance(mask["lam"], int | float) and mask["lam"] >= 0, "a number from 0 on")
     if mask["penalty"] not in ("density", "l1"):
         raise UserError(f"mask.penalty={mask['penalty']} must be density or l1")
-    target = mask["target_density"]
-    if target is not None:
-        number("target_density", above("target_density") and target < 1, "in (0, 1): the share of pairs to keep")
     if target is not None and not mask["hard"]:
         raise UserError("mask.target_density is the share of pairs kept, which mask.hard=false does not choose")
 

@@ -14,7 +14,6 @@ from ..analysis.importance import mask_gates
 from ..attention import load
 from ..attention.masking import EncoderMask, encoder_mask
 from ..errors import UserError
-from ..masks.learned import DifferentiableMask
 from ..masks.saved import write_mask
 from .mask_figure import head_figure, overview_figure
 from .plots import save_figure
@@ -71,7 +70,7 @@ def _pictures(folder: Path, keep: Tensor, name: str) -> list[Path]:
 
 
 def _form(held: EncoderMask) -> str:
-    return held.mask.form if isinstance(held.mask, DifferentiableMask) else held.spec.name
+    return held.learned.form if held.learned is not None else held.spec.name
 
 
 def _remarks(held: EncoderMask, keep: Tensor) -> list[str]:
@@ -81,7 +80,7 @@ def _remarks(held: EncoderMask, keep: Tensor) -> list[str]:
     elif not bool(keep.any(dim=-1).all()):
         empty = int((~keep.any(dim=-1)).sum())
         remarks.append(f"{empty} queries, over heads and layers, keep no key: mask=file needs mask.keep_special=true")
-    if isinstance(held.mask, DifferentiableMask) and not held.mask.hard:
+    if held.learned is not None and not held.learned.hard:
         remarks.append("the run's gates are soft (mask.hard=false): kept is what has a gate above 0.5")
     if held.multiply:
         remarks.append("the run multiplied the probabilities: add mask.apply=probabilities to mask=file")

@@ -1,7 +1,5 @@
 """Pictures of a mask: what each head keeps, and how open a learned mask is for which pairs."""
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,11 +11,10 @@ from torch import Tensor
 
 from ..analysis.importance import PARTS, importance_by_layer, mask_gates, parts_of
 from ..attention.masking import EncoderMask
-from ..masks.learned import DifferentiableMask
-from ..training.run_folder import write_whole
 from .colours import ACCENT, INK, MUTED, attention_colours
 from .heatmaps import evenly
 from .plots import save_figure, style
+from .sweep import write_csv
 
 KEPT = ListedColormap(["white", ACCENT])
 NAMES = {
@@ -106,11 +103,12 @@ def save_importance(run_dir: Path, held: EncoderMask) -> dict[str, float]:
     folder = run_dir / "plots"
     save_figure(importance_figure(gates, rows, _note(held)), folder / "mask.png")
     pairs = {name: int(part.sum()) for name, part in parts_of(gates.shape[-1]).items()}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["layer", "part", "pairs", "gate"])
-    writer.writerows([layer, name, pairs[name], value] for layer, row in rows.items() for name, value in row.items())
-    write_whole(folder / "mask_importance.csv", text.getvalue())
+    lines = [
+        {"layer": layer, "part": name, "pairs": pairs[name], "gate": value}
+        for layer, row in rows.items()
+        for name, value in row.items()
+    ]
+    write_csv(folder / "mask_importance.csv", ["layer", "part", "pairs", "gate"], lines)
     return dict(rows["all"])
 
 
@@ -118,8 +116,8 @@ def _note(held: EncoderMask) -> str:
     notes = []
     if held.hubs == "special":
         notes.append("mask.keep_special=true: pairs with [CLS] or [SEP] are kept whatever the gates say")
-    if isinstance(held.mask, DifferentiableMask) and held.mask.form != "unstructured":
-        notes.append(f"mask.form={held.mask.form}: a gate a distance, so no position is special to it")
+    if held.learned is not None and held.learned.form != "unstructured":
+        notes.append(f"mask.form={held.learned.form}: a gate a distance, so no position is special to it")
     return "; ".join(notes)
 
 

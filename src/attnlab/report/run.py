@@ -11,7 +11,6 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.trainer.states import TrainerFn
 from transformers import AutoTokenizer
 
-from ..analysis.importance import is_learned
 from ..analysis.probes import PROBES, probe_attention
 from ..attention import load
 from ..attention.dials import dial_metrics
@@ -63,7 +62,7 @@ def train(config: DictConfig | Mapping[str, Any], run_dir: Path | str | None = N
         unigram=result.metrics.get("val", {}).get("unigram_perplexity"),
     )
     held = encoder_mask(model)
-    if held is not None and is_learned(held):
+    if held is not None and held.learned is not None:
         result.metrics["mask"] = result.metrics.get("mask", {}) | save_importance(folder, held)
         write_json(folder / "metrics.json", result.metrics)
     print_run_summary(folder, result.metrics, mask=held.spec.name if held is not None else None)

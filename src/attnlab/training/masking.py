@@ -31,12 +31,6 @@ NEAR = 0.02
 LOG_EVERY = 10
 
 
-def learned_mask(model: nn.Module) -> DifferentiableMask | None:
-    """The mask that is being learned, or None."""
-    held = encoder_mask(model)
-    return held.mask if held is not None and isinstance(held.mask, DifferentiableMask) else None
-
-
 class MaskControl(Callback):
     """Steers the learning of a mask as the `mask` group says, and logs mask/density, mask/lam, mask/temperature."""
 
@@ -44,6 +38,8 @@ class MaskControl(Callback):
         self.options = options
         self.seed = seed
         self.lam = float(options["lam"])
+        self.held: EncoderMask
+        self.mask: DifferentiableMask
         self._start: float | None = None
         self._sum = 0.0
         self._last = 0
@@ -54,34 +50,35 @@ class MaskControl(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.lam, self._start, self._sum = state_dict["lam"], state_dict["start"], state_dict["sum"]
 
-    def penalty(self, held: EncoderMask) -> Tensor:
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the mask in the model."""
+        held = encoder_mask(pl_module)
+        assert held is not None
+        assert held.learned is not None
+        self.held, self.mask = held, held.learned
+
+    def penalty(self) -> Tensor:
         """What the mask adds to the loss, from the gates of the forward: over a text of its length, as in the paper."""
-        assert isinstance(held.mask, DifferentiableMask)
-        assert held.gates is not None
-        gates = held.mask.square(held.gates, held.mask.length)
+        gates = self.mask.square(self.held.gates, self.mask.length)
         return self.lam * (gates.mean() if self.options["penalty"] == "density" else gates.sum())
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        mask = learned_mask(pl_module)
-        assert mask is not None
         first, last = float(self.options["temperature"]), float(self.options["final_temperature"])
         progress = trainer.global_step / float(trainer.estimated_stepping_batches)
-        mask.temperature = first * (last / first) ** min(progress, 1.0)
-        mask.draw = hash((self.seed, trainer.current_epoch, batch_idx)) & 0x7FFFFFFFFFFFFFFF
+        self.mask.temperature = first * (last / first) ** min(progress, 1.0)
+        self.mask.draw = hash((self.seed, trainer.current_epoch, batch_idx)) & 0x7FFFFFFFFFFFFFFF
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        mask = learned_mask(pl_module)
-        assert mask is not None
         if trainer.global_step == self._last:  # a batch of several that are accumulated
             return
         self._last = trainer.global_step
         target = self.options["target_density"]
         due = trainer.global_step % LOG_EVERY == 0
-        density = mask.density() if due or target is not None else 0.0
+        density = self.mask.density() if due or target is not None else 0.0
         if target is not None:
             self._start = self._start or density
             way = min(1.0, trainer.global_step / (DESCENT * float(trainer.estimated_stepping_batches)))
@@ -90,7 +87,8 @@ class MaskControl(Callback):
             self._sum += MEMORY * off
             self.lam = GAIN * off + self._sum
         if due:
-            pl_module.log_dict({"mask/density": density, "mask/lam": self.lam, "mask/temperature": mask.temperature})
+            steered = {"mask/lam": self.lam, "mask/temperature": self.mask.temperature}
+            pl_module.log_dict({"mask/density": density, **steered})
 
     def at_target(self, trainer: pl.Trainer) -> bool:
         """Whether the way down is done."""
@@ -103,16 +101,14 @@ class MaskControl(Callback):
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if target is None or not fitting or not self.at_target(trainer):
             return
-        mask = learned_mask(pl_module)
-        assert mask is not None
-        before = mask.density()
-        mask.shift_to(target)
+        before = self.mask.density()
+        self.mask.shift_to(target)
         if abs(before - target) > NEAR and trainer.is_global_zero:
             log.info(
                 "note: mask.lam brought the mask's density to %.3f, a shift of its logits to %.3f (wanted: %g); "
                 "with a higher mask.lr or more epochs lam does it alone",
                 before,
-                mask.density(),
+                self.mask.density(),
                 target,
             )
 

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from ..attention import attention_statistics, cores, start_recording, stop_recording
 from ..attention.dials import dial_metrics
 from ..attention.masking import SUBMODULE as MASK
-from ..attention.masking import encoder_mask
 from ..errors import UserError
 from ..tasks.masked import only_at
 from ..tasks.metrics import build_metrics, predictions
@@ -92,10 +91,7 @@ class FineTuner(pl.LightningModule):
         losses = self.example_losses(self(batch), batch["labels"])
         loss = (losses * batch["weight"]).mean()
         self.log("train/loss", loss.detach(), prog_bar=True)
-        held = encoder_mask(self.model)
-        if self.mask_control is None or held is None:
-            return loss
-        return loss + self.mask_control.penalty(held)
+        return loss if self.mask_control is None else loss + self.mask_control.penalty()
 
     def configure_gradient_clipping(
         self,

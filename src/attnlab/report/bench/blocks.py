@@ -7,11 +7,9 @@ band: of what grows with the square of the length it would show.
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,7 +21,7 @@ from attnlab.attention.blocks import BLOCK, pays
 from attnlab.attention.core import SparseAttention
 from attnlab.attention.masking import EncoderMask, Masks
 from attnlab.masks.spec import MaskSpec
-from attnlab.report.bench.memory import MEGABYTE, resident, return_freed_memory
+from attnlab.report.bench.memory import in_a_process, peak_of
 from attnlab.report.bench.models import device
 from attnlab.report.bench.options import BenchOptions, parse
 from attnlab.report.bench.page import Result, Target
@@ -185,28 +183,14 @@ def layer_masks(length: int, window: int, kernel: KernelMode) -> Masks:
 
 def measure_in_a_process(kind: str, length: int, options: BenchOptions) -> float:
     words = [f"precision={options.precision}", f"threads={options.threads or torch.get_num_threads()}"]
-    command = [sys.executable, "-m", __name__, kind, str(length), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"the memory of {kind} at {length} was not measured:\n{done.stderr}")
-    return float(done.stdout.splitlines()[-1])
+    return float(in_a_process(__name__, kind, length, words))
 
 
 def measure_here(kind: str, length: int, options: BenchOptions) -> float:
     """Peak of forward and backward on top of what stands before, in megabytes."""
-    if device().type == "cuda":
-        one = side(kind, length, WINDOW, options)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        one.run(True)
-        return float(torch.cuda.max_memory_allocated() - before) / MEGABYTE
     side(kind, 256, WINDOW, options).run(True)  # code and threads are there now
     one = side(kind, length, WINDOW, options)
-    return_freed_memory()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
-    one.run(True)
-    return (resident("VmHWM") - before) / MEGABYTE
+    return peak_of(lambda: one.run(True))[0]
 
 
 if __name__ == "__main__":

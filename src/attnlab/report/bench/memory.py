@@ -12,7 +12,7 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -83,12 +83,17 @@ def measure_in_a_process(side: str, length: int, options: BenchOptions) -> dict[
     words = [f"batch={options.batch}", f"attn={options.attn}", f"model={options.model}"]
     words += [f"precision={options.precision}", f"compile={options.compile}"]
     words.append(f"threads={options.threads or torch.get_num_threads()}")
-    command = [sys.executable, "-m", __name__, side, str(length), *words]
+    measured: dict[str, float] = in_a_process(__name__, side, length, words)
+    return measured
+
+
+def in_a_process(module: str, side: str, length: int, words: Sequence[str]) -> Any:
+    """What `python -m module SIDE LENGTH WORDS` prints last, read as JSON."""
+    command = [sys.executable, "-m", module, side, str(length), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the memory of {side} at {length} was not measured:\n{done.stderr}")
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure_here(side: str, length: int, options: BenchOptions) -> dict[str, float]:
@@ -96,27 +101,38 @@ def measure_here(side: str, length: int, options: BenchOptions) -> dict[str, flo
     step = training_step(side, options)
     for warm_up in (TINY, TINY + 5, length):
         step(warm_up)
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            step(length)
+
+    held, before = peak_of(steps)
+    return {"step_mb": held, "before_mb": before}
+
+
+def peak_of(run: Callable[[], None]) -> tuple[float, float]:
+    """Megabytes that `run` holds at its peak on top of what stands before it, and how many stand before."""
     gc.collect()
-    if device().type == "cuda":
+    cuda = device().type == "cuda"
+    if cuda:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
-        return_freed_memory()
+        _return_freed_memory()
         Path("/proc/self/clear_refs").write_text("5")
-        before = resident("VmRSS")
-    for _ in range(STEPS):
-        step(length)
-    peak = torch.cuda.max_memory_allocated() if device().type == "cuda" else resident("VmHWM")
-    return {"step_mb": (peak - before) / MEGABYTE, "before_mb": before / MEGABYTE}
+        before = _resident("VmRSS")
+    run()
+    peak = torch.cuda.max_memory_allocated() if cuda else _resident("VmHWM")
+    return (peak - before) / MEGABYTE, before / MEGABYTE
 
 
-def return_freed_memory() -> None:
+def _return_freed_memory() -> None:
     if not Path("/proc/self/clear_refs").exists():
         raise UserError("attnlab bench memory measures on Linux or on a GPU")
     ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def resident(field: str) -> int:
+def _resident(field: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
