@@ -25,6 +25,20 @@ EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Records:
+    """A source's rows one after the other: (where, values), one value a column, a missing optional field None.
+
+    where: the number of the line, item or row (`unit`) that a row begins at. Going through `rows` raises UserError,
+    with file and line, at what cannot be read.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[int, Sequence[Any]]]
+    unit: str = "line"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """rows[i]: one value a column, read at `where(i)`; a missing optional field is None."""
 

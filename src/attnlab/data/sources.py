@@ -50,7 +50,7 @@ def find(spec: DataSpec) -> Found:
 
 def column_names(spec: DataSpec) -> dict[str, str]:
     """Our columns -> the file's, as the task or the user named them."""
-    names = {"text": spec.text, "label": spec.label}
+    names = {"text": spec.text, "label": str(spec.label)}
     return names | {"text_pair": spec.text_pair} if spec.text_pair else names
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from attnlab.errors import UserError, closest
 
-Kind = Literal["classification", "regression", "mlm"]
+Kind = Literal["classification", "regression", "multilabel", "multiple_choice", "span", "mlm"]
 SPLITS = ("train", "val", "test")
 SOURCES = ("auto", "local", "hub")
 
@@ -23,7 +23,8 @@ def check_kind(kind: object) -> Kind:
 class HubSpec:
     """A dataset on the Hugging Face Hub.
 
-    splits: our name -> theirs. columns: ours -> theirs, where they differ from the files'.
+    splits: our name -> theirs, which may say `config:split` or `path:config:split` where it is not in this dataset.
+    columns: ours -> theirs, where they differ from the files'.
     """
 
     path: str
@@ -33,14 +34,35 @@ class HubSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How files are read whose path below the dataset's folder fits the pattern `match`.
+
+    format: auto (by the extension) or a name in `data.formats`. header: names for a file without a header line; a name
+    that ends in `?` may be missing at a row's end. columns: ours -> theirs, where they differ from the task's. skip:
+    labels whose rows are left out (SNLI's "-": no consensus).
+    """
+
+    match: str = "*"
+    format: str = "auto"
+    header: tuple[str, ...] = ()
+    columns: Mapping[str, str | None] = field(default_factory=dict)
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSpec:
     """One task's data.
 
-    files: the task's own, relative to root/dataset; the first that exists counts.
-    given: the user's own files, as typed; for kind mlm each may be a pattern (texts/*.txt).
+    files: the task's own, relative to root/dataset; the first that exists counts. Splits beside train, val and test
+    are further evaluation sets. given: the user's own files, as typed; for kind mlm each may be a pattern
+    (texts/*.txt).
 
-    header names the columns of files that come without a header line; a name that ends in `?` may
-    be missing at a row's end. labels in id order, or None: read from the training data.
+    layouts: the first that fits a file says how it is read; else by its extension, with `header`. text, text_pair,
+    label: columns; group: the column of what is ranked together (a question); choices: the columns of the endings, or
+    one that holds a list; key: the source's own id of a row.
+
+    labels in id order, or None: read from the training data. aliases: other spellings of a label -> its name. rows:
+    official counts of a split, any of which is right. strict: what is else dropped and reported is an error.
 
     For kind mlm. mask_probability: share of the tokens to predict; whole_word: mask all tokens of a
     word or none; unknown: what the corpus writes for words that were taken out of it.
@@ -52,12 +74,19 @@ class DataSpec:
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     given: Mapping[str, Path] = field(default_factory=dict)
     header: tuple[str, ...] = ()
+    layouts: tuple[Layout, ...] = ()
     wheel: str | None = None
     hub: HubSpec | None = None
     text: str = "text"
     text_pair: str | None = None
-    label: str = "label"
+    label: str | tuple[str, ...] = "label"
+    group: str | None = None
+    key: str | None = None
+    choices: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    strict: bool = False
     root: Path = Path("data")
     source: str = "auto"
     limit: int | None = None
@@ -82,15 +111,22 @@ class DataSpec:
             task=str(task.get("name", "custom")),
             kind=check_kind(task.get("kind")),
             dataset=_text(task.get("dataset")),
-            files={split: _alternatives(own[split]) for split in SPLITS if own.get(split)},
+            files={split: _alternatives(own[split]) for split in (*SPLITS, *own) if own.get(split)},
             given={split: _file(data[split], split) for split in SPLITS if data.get(split)},
             header=tuple(str(name) for name in task.get("header") or ()),
+            layouts=tuple(_layout(one) for one in task.get("layouts") or ()),
             wheel=_text(task.get("wheel")),
             hub=_hub(task.get("hub")),
             text=str(data.get("text") or columns.get("text") or "text"),
             text_pair=_text(pair),
-            label=str(data.get("label") or columns.get("label") or "label"),
+            label=_label(data.get("label") or columns.get("label") or "label"),
+            group=_text(data.get("group") or columns.get("group")),
+            key=_text(columns.get("key")),
+            choices=_alternatives(data.get("choices") or columns.get("choices") or ()),
             labels=tuple(str(name) for name in labels) if labels else None,
+            aliases={str(k): str(v) for k, v in (task.get("aliases") or {}).items()},
+            rows={str(k): tuple([v] if isinstance(v, int) else v) for k, v in (task.get("rows") or {}).items()},
+            strict=bool(data.get("strict")),
             root=Path(str(data.get("root") or "data")).expanduser(),
             source=source,
             limit=_whole(data, "limit", None),
@@ -117,6 +153,21 @@ def _file(value: object, split: str) -> Path:
 
 def _alternatives(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _label(value: object) -> str | tuple[str, ...]:
+    """One column, or for many labels one of 0 and 1 for each."""
+    return str(value) if isinstance(value, str) or not isinstance(value, Sequence) else tuple(map(str, value))
+
+
+def _layout(value: Mapping[str, Any]) -> Layout:
+    return Layout(
+        match=str(value.get("match", "*")),
+        format=str(value.get("format", "auto")),
+        header=tuple(str(name) for name in value.get("header") or ()),
+        columns={str(k): _text(v) for k, v in (value.get("columns") or {}).items()},
+        skip=tuple(str(label) for label in value.get("skip") or ()),
+    )
 
 
 def _whole(data: Mapping[str, Any], key: str, default: int | None, least: int = 1) -> int | None:
