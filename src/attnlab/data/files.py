@@ -102,10 +102,10 @@ def _decode(path: Path, packed: str) -> str:
         ) from error
 
 
-Records = Iterator[tuple[int, list[str]]]
+_Lines = Iterator[tuple[int, list[str]]]
 
 
-def _tsv_records(text: str) -> Records:
+def _tsv_records(text: str) -> _Lines:
     # only "\n" ends a line: str.splitlines would also cut at U+0085 and other marks inside
     # sentences
     for number, line in enumerate(text.split("\n"), start=1):
@@ -114,7 +114,7 @@ def _tsv_records(text: str) -> Records:
             yield number, line.split("\t")
 
 
-def _csv_records(path: Path, text: str) -> Records:
+def _csv_records(path: Path, text: str) -> _Lines:
     limit = csv.field_size_limit(2**30)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     start = 1
@@ -131,7 +131,7 @@ def _csv_records(path: Path, text: str) -> Records:
         csv.field_size_limit(limit)
 
 
-def _delimited(path: Path, records: Records, header: Sequence[str]) -> Table:
+def _delimited(path: Path, records: _Lines, header: Sequence[str]) -> Table:
     number, first = next(records)
     required = [name for name in header if not name.endswith("?")]
     known = tuple(name.removesuffix("?") for name in header)
@@ -156,7 +156,7 @@ def _delimited(path: Path, records: Records, header: Sequence[str]) -> Table:
     return Table(name=str(path), columns=columns, rows=rows, lines=lines)
 
 
-def _chain(number: int, first: list[str], rest: Records) -> Records:
+def _chain(number: int, first: list[str], rest: _Lines) -> _Lines:
     yield number, first
     yield from rest
 
