@@ -5,7 +5,7 @@ import torch
 import transformers as hf
 
 from attnlab.attention import AttentionSpec, attach
-from attnlab.tasks import only_at
+from attnlab.tasks.masked import only_at
 from tests.encoders import CONFIGS, FAMILIES, token_batch
 
 

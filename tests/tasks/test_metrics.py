@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.errors import UserError
-from attnlab.tasks import TaskSpec, build_metrics, predictions
+from attnlab.tasks import TaskSpec, build_metrics
 
 
 def spec(kind: str, labels: int, *metrics: str) -> TaskSpec:
@@ -93,11 +93,44 @@ def test_metrics_start_anew_after_reset() -> None:
     assert metrics.compute()["accuracy"] == 1
 
 
-def test_predictions_are_class_ids_or_numbers() -> None:
-    assert predictions(torch.tensor([[0.1, 0.9], [2.0, 1.0]]), "classification").tolist() == [1, 0]
-    numbers = predictions(torch.tensor([[1.5], [2.5]], dtype=torch.bfloat16), "regression")
-    assert numbers.tolist() == [1.5, 2.5]
-    assert numbers.dtype == torch.float32
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(-50, 50)), min_size=1, max_size=40),
+    seed=st.integers(0, 99),
+)
+def test_map_and_mrr_are_the_mean_over_questions_with_a_right_answer(
+    rows: list[tuple[int, int, int]], seed: int
+) -> None:
+    rows = list({(group, score): (group, right, score) for group, right, score in rows}.values())  # no ties
+    metrics = build_metrics(spec("classification", 2, "map", "mrr"))
+    groups, target, scores = (torch.tensor(column) for column in zip(*rows, strict=True))
+    for part in uneven(len(rows), seed):
+        metrics.update(preds=target[part], target=target[part], scores=scores[part].float(), groups=groups[part])
+    average, reciprocal = [], []
+    for question in sorted(set(groups.tolist())):
+        order = sorted((-score, right) for group, right, score in rows if group == question)
+        ranks = [rank for rank, (_, right) in enumerate(order, start=1) if right]
+        if ranks:
+            average.append(np.mean([found / rank for found, rank in enumerate(ranks, start=1)]))
+            reciprocal.append(1 / ranks[0])
+    got = metrics.compute()
+    assert float(got["map"]) == pytest.approx(np.mean(average) if average else 0, abs=1e-6)
+    assert float(got["mrr"]) == pytest.approx(np.mean(reciprocal) if reciprocal else 0, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1, max_size=30),
+    seed=st.integers(0, 99),
+)
+def test_multilabel_metrics_equal_sklearn(rows: list[list[int]], seed: int) -> None:
+    both = torch.tensor(rows)
+    preds, target = both[:, :3], both[:, 3:]
+    got = scores(spec("multilabel", 3, "micro_f1", "macro_f1", "exact_match"), preds, target, seed)
+    for average in ("micro", "macro"):
+        expected = sklearn.metrics.f1_score(target, preds, average=average, zero_division=0)
+        assert got[f"{average}_f1"] == pytest.approx(expected, abs=1e-6)
+    assert got["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(target, preds))
 
 
 def test_monitor_is_the_first_metric_of_val() -> None:

@@ -113,7 +113,8 @@ def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
         model.set_attn_implementation(NAME)
         model.eval()
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+            # not the head: that of a multiple choice would want a list of texts
+            model.base_model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
         calls = _calls
     except ValueError as error:
         raise UserError(f"{family} cannot take another attention ({error}); these can: {WORKING}") from error

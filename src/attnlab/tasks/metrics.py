@@ -13,8 +13,11 @@ from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassConfusionMatrix,
     MulticlassF1Score,
+    MultilabelExactMatch,
+    MultilabelF1Score,
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR
 
 from attnlab.data.spec import Kind
 from attnlab.errors import UserError, closest
@@ -76,7 +79,7 @@ class Perplexity(_Mean):
         return super().compute().exp()
 
 
-class TokenAccuracy(_Mean):
+class Share(_Mean):
     """Share of predictions that are right, whatever the number of classes."""
 
     higher_is_better = True
@@ -84,6 +87,35 @@ class TokenAccuracy(_Mean):
     def update(self, preds: Tensor, target: Tensor) -> None:
         """preds and target (M,) int64."""
         self._add(preds == target)
+
+
+def _positive(scores: Tensor) -> Tensor:
+    """Scores in the same order, above 0: torchmetrics takes the others for not found."""
+    return torch.where(scores > 0, scores + 1, 1 / (1 - scores.clamp_max(0)))
+
+
+class MeanAveragePrecision(RetrievalMAP):
+    """MAP: of each question the mean, over its right answers, of the precision down to that answer's rank.
+
+    As trec_eval has it. scores (B,) any numbers, target (B,) 0 or 1, groups (B,): the question. Questions without a
+    right answer don't count, as in the published numbers of WikiQA and TREC-QA.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(empty_target_action="skip")
+
+    def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
+        super().update(_positive(scores), target, indexes=groups)
+
+
+class MeanReciprocalRank(RetrievalMRR):
+    """MRR: of each question 1 / (rank of its first right answer). Arguments as of `MeanAveragePrecision`."""
+
+    def __init__(self) -> None:
+        super().__init__(empty_target_action="skip")
+
+    def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
+        super().update(_positive(scores), target, indexes=groups)
 
 
 def _f1(num_classes: int) -> Metric:
@@ -103,24 +135,34 @@ _BY_KIND: dict[Kind, dict[str, Callable[[int], Metric]]] = {
         "f1": _f1,
         "macro_f1": lambda n: MulticlassF1Score(num_classes=n, average="macro"),
         "matthews": lambda n: Matthews(num_classes=n),
+        "map": lambda _: MeanAveragePrecision(),
+        "mrr": lambda _: MeanReciprocalRank(),
     },
     "regression": {
         "pearson": lambda _: PearsonCorrCoef(),
         "spearman": lambda _: SpearmanCorrCoef(),
     },
+    "multilabel": {
+        "micro_f1": lambda n: MultilabelF1Score(num_labels=n, average="micro"),
+        "macro_f1": lambda n: MultilabelF1Score(num_labels=n, average="macro"),
+        "exact_match": lambda n: MultilabelExactMatch(num_labels=n),
+    },
+    "multiple_choice": {
+        "accuracy": lambda _: Share(),
+    },
     "mlm": {
         "perplexity": lambda _: Perplexity(),
-        "accuracy": lambda _: TokenAccuracy(),
+        "accuracy": lambda _: Share(),
     },
 }
 METRICS = tuple(dict.fromkeys(name for known in _BY_KIND.values() for name in known))
 
 
 def build_metrics(spec: TaskSpec) -> MetricCollection:
-    """Metrics by plain name; `update(preds=..., target=..., losses=...)` gives each what it needs.
+    """Metrics by plain name; `update(preds=..., target=..., losses=..., ...)` gives each what it needs.
 
-    preds: what `predictions` returns; losses: of each prediction, in nats. Undefined correlations (constant
-    predictions) are NaN, as in scipy.
+    preds: what the head's `predictions` returns; losses: of each prediction, in nats; scores and groups: of answers
+    to rank, and which question each belongs to. Undefined correlations (constant predictions) are NaN, as in scipy.
     """
     known = _BY_KIND[spec.kind]
     built: dict[str, Metric | MetricCollection] = {}
@@ -130,10 +172,3 @@ def build_metrics(spec: TaskSpec) -> MetricCollection:
         built[name] = known[name](spec.num_outputs)
     # sharing states between metrics is not worth its surprises at this size
     return MetricCollection(built, compute_groups=False)
-
-
-def predictions(logits: Tensor, kind: str) -> Tensor:
-    """logits (B, labels) -> class ids (B,) int64; for a regression (B, 1) -> numbers (B,) float32."""
-    if kind == "regression":
-        return logits.squeeze(-1).float()
-    return logits.argmax(dim=-1)

@@ -30,15 +30,13 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
     `data` overrides keys of the run's `data` group (root, test, ...). Raises UserError for a folder that is no
     finished run, or data that cannot be found.
     """
-    if split not in ("val", "test"):
-        raise UserError(f"split={split} must be val or test")
     settings = read_config(run)
     settings["data"].update(data or {})
     quieten()
     set_kernel(settings["attn"]["kernel"])
     model = load(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
-    labels = label_names(model) if spec.kind == "classification" else ()
+    labels = label_names(model) if spec.kind in ("classification", "multilabel") else ()
     spec = replace(spec, labels=labels or None)  # the run's labels, whatever the data now holds
     module_data = build_data(
         spec,
@@ -54,7 +52,8 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         there = ", ".join(module_data.examples.splits)
         raise UserError(f"task {spec.task} has no labelled {split} split here; there is {there}")
     task = TaskSpec.from_config(settings["task"], labels)
-    module = FineTuner(model, task, settings)
+    module = FineTuner(model, task, settings, splits=[split])
+    module.tested = split
     accelerator = "gpu" if torch.cuda.is_available() else "cpu"
     precision: Any = resolve_precision(settings["trainer"]["precision"], accelerator)
     trainer = pl.Trainer(
@@ -68,7 +67,7 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         use_distributed_sampler=False,
     )
     score = trainer.validate if split == "val" else trainer.test
-    score(module, datamodule=module_data, verbose=False)
+    score(module, module_data.eval_dataloader(split), verbose=False)
     values = trainer.callback_metrics
     prefix = f"{split}/"
     metrics = {k.removeprefix(prefix): float(v) for k, v in values.items() if k.startswith(prefix)}

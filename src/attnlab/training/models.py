@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformers import (
     AutoConfig,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -23,6 +22,7 @@ from ..data.spec import DataSpec
 from ..data.vocabulary import corpus_tokenizer
 from ..data.wheels import minilm_folder
 from ..errors import UserError, closest
+from ..tasks.heads import HEADS
 from ..tasks.spec import TaskSpec
 
 log = logging.getLogger("attnlab")
@@ -160,10 +160,10 @@ def build_model(
         for key in DROPOUT_KEYS:
             if isinstance(getattr(config, key, None), float):
                 setattr(config, key, float(model["dropout"]))
-    auto = AutoModelForMaskedLM if task.kind == "mlm" else AutoModelForSequenceClassification
+    auto = HEADS[task.kind].auto
     encoder: PreTrainedModel
     if from_scratch(model):
-        encoder = auto.from_config(config)  # type: ignore[no-untyped-call]
+        encoder = auto.from_config(config)
     else:
         with _reading(name) as source:
             encoder, loaded = auto.from_pretrained(
@@ -181,6 +181,19 @@ def load_config(name: str) -> PretrainedConfig:
     with _reading(name) as source:
         config: PretrainedConfig = AutoConfig.from_pretrained(source)
     return config
+
+
+def in_head_order(spec: DataSpec, config: PretrainedConfig) -> DataSpec:
+    """`spec` with its labels in the order of the checkpoint's own head, where it has one for these very labels.
+
+    MNLI's, for one, come in three orders. Ids in the files keep the meaning that the task gives them.
+    """
+    names = [str(name).lower() for _, name in sorted((config.id2label or {}).items())]
+    ours = {label.lower(): label for label in spec.labels or ()}
+    if spec.labels is None or sorted(names) != sorted(ours):
+        return spec
+    ids = {} if any(label.isdigit() for label in spec.labels) else dict(zip("0123456789", spec.labels, strict=False))
+    return replace(spec, labels=tuple(ours[name] for name in names), aliases=ids | dict(spec.aliases))
 
 
 def label_names(model: PreTrainedModel) -> tuple[str, ...]:

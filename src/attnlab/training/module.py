@@ -1,12 +1,10 @@
 """The Lightning module: encoder and head, loss, metrics, the walk from softmax to sparse attention."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.nn.functional as F
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -17,8 +15,8 @@ from ..attention import attention_statistics, cores, start_recording, stop_recor
 from ..attention.dials import dial_metrics
 from ..attention.masking import SUBMODULE as MASK
 from ..errors import UserError
-from ..tasks.masked import only_at
-from ..tasks.metrics import build_metrics, predictions
+from ..tasks.heads import build_head, merged
+from ..tasks.metrics import build_metrics
 from ..tasks.spec import TaskSpec
 from .masking import MaskControl, mask_metrics
 from .optim import build_optimizer, linear_schedule
@@ -33,8 +31,8 @@ Row = dict[str, Any]
 class FineTuner(pl.LightningModule):
     """Fine-tunes `model` on `task`. `settings` is the plain config: optim, seed and attn.warmup_ratio are read.
 
-    After an evaluation outside training, `rows[split]` holds every example's prediction (on rank 0) and
-    `attention` what the attention did.
+    `tested` names the split that the trainer's next test scores: test, or another one of `splits`. After an evaluation
+    outside training, `rows[split]` holds every example's prediction (on rank 0) and `attention` what the attention did.
     """
 
     def __init__(
@@ -43,32 +41,26 @@ class FineTuner(pl.LightningModule):
         task: TaskSpec,
         settings: Mapping[str, Any],
         mask_control: MaskControl | None = None,
+        splits: Iterable[str] = ("val", "test"),
     ) -> None:
         super().__init__()
         self.mask_control = mask_control
         self.model = model
         self.task = task
+        self.head = build_head(task)
         self.settings = settings
-        self.scores = nn.ModuleDict({split: build_metrics(task) for split in ("val", "test")})
-        self.losses = nn.ModuleDict({split: MeanMetric() for split in ("val", "test")})
+        self.tested = "test"
+        scored = [split for split in dict.fromkeys(("val", "test", *splits)) if split != "train"]
+        self.scores = nn.ModuleDict({split: build_metrics(task) for split in scored})
+        self.losses = nn.ModuleDict({split: MeanMetric() for split in scored})
+        self.merged = {split: task.merged_ids(split) for split in scored}
         self.rows: dict[str, list[Row]] = {}
         self.attention: dict[str, float] = {}
         self.overflows = 0
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits in float32: (B, outputs), or of the M masked tokens (M, vocabulary)."""
-        inputs = {key: batch[key] for key in self.model_inputs if key in batch}
-        with only_at(self.model, batch["masked"]) if "masked" in batch else nullcontext():
-            logits: Tensor = self.model(**inputs).logits
-        return logits.float()
-
-    model_inputs = ("input_ids", "attention_mask", "token_type_ids")
-
-    def example_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Loss of each example (B,) or masked token (M,): cross-entropy in nats, or squared error."""
-        if self.task.kind == "regression":
-            return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="none")
-        return F.cross_entropy(logits, labels, reduction="none")
+        """Logits in float32, in the shape that the task's head has."""
+        return self.head.logits(self.model, batch)
 
     # training
 
@@ -88,7 +80,7 @@ class FineTuner(pl.LightningModule):
             core.walk.fill_(walk)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        losses = self.example_losses(self(batch), batch["labels"])
+        losses = self.head.losses(self(batch), batch["labels"])
         loss = (losses * batch["weight"]).mean()
         self.log("train/loss", loss.detach(), prog_bar=True)
         return loss if self.mask_control is None else loss + self.mask_control.penalty()
@@ -131,13 +123,13 @@ class FineTuner(pl.LightningModule):
         self._start_measuring("val")
 
     def on_test_epoch_start(self) -> None:
-        self._start_measuring("test")
+        self._start_measuring(self.tested)
 
     def on_validation_epoch_end(self) -> None:
         self._finish_measuring("val")
 
     def on_test_epoch_end(self) -> None:
-        self._finish_measuring("test")
+        self._finish_measuring(self.tested)
 
     def _start_measuring(self, split: str) -> None:
         self.rows[split] = []
@@ -159,7 +151,7 @@ class FineTuner(pl.LightningModule):
             return
         self.attention = found
         # The best epoch's validation, repeated after training, is in the log already.
-        new = split == "test" or self.trainer.state.fn == TrainerFn.FITTING
+        new = split != "val" or self.trainer.state.fn == TrainerFn.FITTING
         for name, value in values.items():
             self.log(name, value, prog_bar=name == f"{split}/{self.task.metrics[0]}", logger=new)
         if split == "val":
@@ -177,31 +169,26 @@ class FineTuner(pl.LightningModule):
         self._evaluate(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "test")
+        self._evaluate(batch, self.tested)
 
     def _evaluate(self, batch: Batch, split: str) -> None:
         logits = self(batch)
-        predicted = predictions(logits, self.task.kind)
-        metrics = self.scores[split]
+        to = self.merged[split]
+        metrics, loss = self.scores[split], self.losses[split]
         assert isinstance(metrics, MetricCollection)
-        losses = self.example_losses(logits, batch["labels"])
-        metrics.update(preds=predicted, target=batch["labels"], losses=losses)
-        loss = self.losses[split]
         assert isinstance(loss, MeanMetric)
+        predicted = self.head.predictions(logits)
+        if to is not None:
+            predicted = torch.tensor(to, device=predicted.device)[predicted]
+        losses = self.head.losses(logits if to is None else merged(logits, to), batch["labels"])
+        metrics.update(preds=predicted, target=batch["labels"], losses=losses, **self.head.scored(logits, batch))
         loss.update(losses)
-        if self.trainer.state.fn != TrainerFn.FITTING and self.task.kind != "mlm":
-            self.rows[split].extend(self._rows(batch, logits, predicted))
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            self.rows[split].extend(self._rows(batch, logits))
 
-    def _rows(self, batch: Batch, logits: Tensor, predicted: Tensor) -> list[Row]:
-        ids, labels = batch["example_id"].tolist(), batch["labels"].tolist()
-        if self.task.kind == "regression":
-            return [
-                {"id": i, "label": label, "prediction": value}
-                for i, label, value in zip(ids, labels, predicted.tolist(), strict=True)
-            ]
-        names = self.task.labels
-        shares = logits.softmax(dim=-1).tolist()
-        return [
-            {"id": i, "label": names[label], "prediction": names[p], "probabilities": row}
-            for i, label, p, row in zip(ids, labels, predicted.tolist(), shares, strict=True)
-        ]
+    def _rows(self, batch: Batch, logits: Tensor) -> list[Row]:
+        answers = self.head.answers(logits)
+        if not answers:
+            return []
+        known = zip(batch["example_id"].tolist(), batch["labels"].tolist(), answers, strict=True)
+        return [{"id": i, "label": self.head.label(label)} | answer for i, label, answer in known]

@@ -15,7 +15,8 @@ from ..attention import load
 from ..data.files import read_table
 from ..data.spec import DataSpec
 from ..errors import UserError, closest
-from ..tasks.metrics import predictions
+from ..tasks.heads import Classification, build_head
+from ..tasks.spec import TaskSpec
 from ..transforms.kernel import set_kernel
 from .models import label_names, load_tokenizer, longest_input
 from .run_folder import read_config
@@ -38,16 +39,18 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     """
     settings = read_config(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
-    columns = [spec.text] + ([spec.text_pair] if spec.text_pair else [])
+    columns = [spec.text, *([spec.text_pair] if spec.text_pair else []), *spec.choices]
     set_kernel(settings["attn"]["kernel"])
     model = load(run)
+    labels = label_names(model) if spec.kind in ("classification", "multilabel") else ()
+    head = build_head(TaskSpec.from_config(settings["task"], labels))
     tokenizer = load_tokenizer(str(run / "model"))
     limit = min(spec.max_length, tokenizer.model_max_length, longest_input(model.config))
     rows = _file_rows(input, columns) if isinstance(input, Path) else _stream_rows(input, columns)
     count = cut = 0
     with _whole(output) as out:
         for batch in _batches(rows):
-            answers, longer = _answers(model, tokenizer, batch, columns, limit, spec.kind)
+            answers, longer = _answers(model, tokenizer, batch, columns, limit, head)
             cut += longer
             for row, answer in zip(batch, answers, strict=True):
                 out.write(json.dumps({"id": row.get("id", count)} | answer, ensure_ascii=False) + "\n")
@@ -81,29 +84,34 @@ def _answers(
     batch: list[Row],
     columns: list[str],
     limit: int,
-    kind: str,
+    head: Classification,
 ) -> tuple[list[Row], int]:
     """Answers in order, and how many texts were longer than `limit` tokens."""
     texts = [["" if row[column] is None else str(row[column]) for row in batch] for column in columns]
+    choices = len(columns) - 1
+    if head.task.kind == "multiple_choice":  # a pair of texts for each choice
+        before, *endings = texts
+        texts = [
+            [text for text in before for _ in endings],
+            [ending for row in zip(*endings, strict=True) for ending in row],
+        ]
     lengths = [len(ids) for ids in tokenizer(*texts)["input_ids"]]
     encoded = tokenizer(*texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt")
+    inputs = dict(encoded.to(model.device))
+    if head.task.kind == "multiple_choice":
+        inputs = {key: value.view(len(batch), choices, -1) for key, value in inputs.items()}
     with torch.no_grad():
-        logits = model(**encoded.to(model.device)).logits.float()
-    if kind == "mlm":
+        logits = head.outputs(model(**inputs))
+    if head.task.kind == "mlm":
         return [
             _filled(text, ids, scores, tokenizer)
             for text, ids, scores in zip(texts[0], encoded["input_ids"], logits, strict=True)
         ], sum(length > limit for length in lengths)
-    values = predictions(logits, kind).tolist()
+    answers = head.answers(logits)
     cut = sum(length > limit for length in lengths)
-    if kind == "regression":
-        return [{"prediction": value} for value in values], cut
-    names = label_names(model)
-    shares = logits.softmax(-1).tolist()
-    answers = [
-        {"prediction": names[value], "probabilities": dict(zip(names, row, strict=True))}
-        for value, row in zip(values, shares, strict=True)
-    ]
+    names = head.task.labels
+    for answer in answers if names else ():
+        answer["probabilities"] = dict(zip(names, answer["probabilities"], strict=True))
     return answers, cut
 
 

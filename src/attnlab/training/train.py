@@ -33,7 +33,7 @@ from .density import DensityControl, SparsitySpec
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
 from .masking import MaskControl, fill_mask, mask_metrics
-from .models import build_model, choose_config, choose_tokenizer, longest_input, save_model
+from .models import build_model, choose_config, choose_tokenizer, in_head_order, longest_input, save_model
 from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import (
@@ -148,6 +148,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     data_spec = DataSpec.from_config(settings["task"], settings["data"])
     tokenizer = choose_tokenizer(settings["model"], data_spec)
     model_config = choose_config(settings["model"], tokenizer)
+    data_spec = in_head_order(data_spec, model_config)
     data = build_data(data_spec, tokenizer, seed=settings["seed"], model_limit=longest_input(model_config))
     mask = MaskSpec.from_config(settings["mask"], data.max_length)
     if mask is not None:
@@ -201,7 +202,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     steps = len(data.train_dataloader()) // options["accumulate"] * options["max_epochs"]
     if _worth_compiling(options, steps):
         compile_layers(model)
-    module = FineTuner(model, task, settings, mask_control)
+    module = FineTuner(model, task, settings, mask_control, splits=data.examples.splits)
 
     count = sum(p.numel() for p in model.parameters())
     under = f" under mask {mask.name} (density {mask_metrics(model)['density']:.3f})" if mask is not None else ""
@@ -220,14 +221,17 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     kept = checkpoint_to_keep(folder)
     keep_path = str(kept.path) if kept else None
     metrics: Metrics = {}
-    for split, run in (("val", trainer.validate), ("test", trainer.test)):
-        if split in data.examples.splits:
-            _interruptible(trainer, run, module, datamodule=data, ckpt_path=keep_path, weights_only=True, verbose=False)
-            metrics[split] = _values(trainer, split) | data.baselines(split)
-            keep_path = None
-            if split == "val":
-                metrics["attention"] = module.attention
-                metrics |= {"mask": mask_metrics(model)} if mask is not None else {}
+    for split in data.examples.splits:
+        if split == "train":
+            continue
+        module.tested = split
+        run, loader = (trainer.validate if split == "val" else trainer.test), data.eval_dataloader(split)
+        _interruptible(trainer, run, module, loader, ckpt_path=keep_path, weights_only=True, verbose=False)
+        metrics[split] = _values(trainer, split) | data.baselines(split)
+        keep_path = None
+        if split == "val":
+            metrics["attention"] = module.attention
+            metrics |= {"mask": mask_metrics(model)} if mask is not None else {}
     metrics["train"] = costs
     metrics["train"]["wall_seconds"] = time.perf_counter() - started
     if density:
