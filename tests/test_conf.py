@@ -1,6 +1,7 @@
 """Every file in conf/ composes, explains itself, and offers a command that works."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,41 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnlab.cli.choices import conf_dir, group_choices
 from attnlab.cli.overrides import check
+from attnlab.data.formats import FORMATS
+from attnlab.data.spec import DataSpec
 
 CONF = Path(__file__).parents[1] / "conf"
 FILES = sorted(CONF.rglob("*.yaml"))
 CHOICES = [(group, name) for group, names in group_choices([CONF]).items() for name in names]
+
+
+# in the order in which every task has them
+TASK_KEYS = [
+    "name",
+    "kind",
+    "dataset",
+    "files",
+    "header",
+    "layouts",
+    "wheel",
+    "hub",
+    "columns",
+    "labels",
+    "aliases",
+    "merge",
+    "range",
+    "metrics",
+    "rows",
+    "stride",
+    "longest_answer",
+    "n_best",
+    "no_answer",
+    "mask_probability",
+    "whole_word",
+    "unknown",
+]
+
+ELSEWHERE = {"custom", "mlm", "squad", "squad_v2", "swag"}  # not in the tables of docs/tasks.md
 
 
 def composed(*words: str) -> DictConfig:
@@ -59,13 +91,47 @@ def test_the_command_to_try_names_only_what_exists(file: Path) -> None:
 
 @pytest.mark.parametrize("group", ["model", "optim", "trainer", "strategy", "logger", "task"])
 def test_the_choices_of_a_group_have_the_same_keys(group: str) -> None:
-    # header: of files without one; the rest: of masked language modelling
-    optional = {"header", "mask_probability", "whole_word", "unknown"}
+    # what only some kinds of task or only some files need
+    optional = set(TASK_KEYS) - {"name", "kind", "dataset", "files", "wheel", "hub", "columns", "labels", "metrics"}
     keys = {
         name: frozenset(map(str, composed(f"{group}={name}")[group])) - optional
         for name in group_choices([CONF])[group]
     }
     assert len(set(keys.values())) == 1, keys
+
+
+@pytest.mark.parametrize("name", group_choices([CONF])["task"])
+def test_a_task_has_known_keys_in_their_order(name: str) -> None:
+    keys = list(yaml.safe_load((CONF / "task" / f"{name}.yaml").read_text("utf-8")))
+    assert keys == [key for key in TASK_KEYS if key in keys]
+
+
+@pytest.mark.parametrize("name", group_choices([CONF])["task"])
+def test_a_task_is_what_its_file_is_called_and_counts_only_splits_that_it_has(name: str) -> None:
+    task = yaml.safe_load((CONF / "task" / f"{name}.yaml").read_text("utf-8"))
+    spec = DataSpec.from_config(task, {})
+    assert spec.task == name
+    assert set(spec.rows) <= set(spec.files) | set(spec.hub.splits if spec.hub else ())
+    assert not set(spec.aliases.values()) - set(spec.labels or ())
+    names = [name for alternatives in spec.files.values() for name in alternatives]
+    for layout in spec.layouts:
+        assert layout.format == "auto" or layout.format in FORMATS
+        # "*.*": the user's own files, where else a layout for folders would fit them
+        assert layout.match == "*.*" or any(fnmatch(name, layout.match) for name in names), layout
+
+
+@pytest.mark.parametrize("name", sorted({*group_choices([CONF])["task"]} - ELSEWHERE))
+def test_the_docs_tell_of_each_task_its_metrics_rows_and_source(name: str) -> None:
+    task = yaml.safe_load((CONF / "task" / f"{name}.yaml").read_text("utf-8"))
+    lines = (CONF.parent / "docs" / "tasks.md").read_text("utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith(f"| `{name}` |")]
+    _, _, _, metrics, _, source, _, _ = line.split("|")
+    assert metrics.strip() == ", ".join(task["metrics"])
+    for count in task.get("rows", {}).values():
+        assert f"{count if isinstance(count, int) else count[0]:,}" in line
+    hub = (task["hub"] or {}).get("path", "nyu-mll/glue")
+    assert hub == "nyu-mll/glue" or hub in source
+    assert task["dataset"] is None or f"`{task['dataset']}/" in source
 
 
 @pytest.mark.parametrize("name", group_choices([CONF])["attn"])

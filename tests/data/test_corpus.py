@@ -184,7 +184,7 @@ def test_blocks_are_kept_by_content_tokenizer_and_length(folder: Path, tokenizer
     again = packed(changed, tokenizer, split="train", max_length=16, unknown=None)
     assert stores() == 3
     assert tokenizer.decode(again[0]["input_ids"][1:-1]) == "the lobsters"
-    assert not list((folder / "cache" / "attnlab").glob(".*"))
+    assert not list((folder / "cache" / "attnlab").glob(".*.tmp"))
 
 
 def test_a_corpus_tokenizer_has_the_size_asked_for_and_is_kept(folder: Path) -> None:
@@ -277,7 +277,7 @@ def test_what_is_not_utf8_is_refused_with_its_line(folder: Path, name: str) -> N
 def test_a_file_cut_while_packed_is_refused(folder: Path) -> None:
     whole = gzip.compress(np.random.default_rng(0).integers(97, 122, 100_000, dtype=np.uint8).tobytes())
     (folder / "a.txt.gz").write_bytes(whole[:-1000])
-    assert "a.txt.gz cannot be read" in refusal(train=str(folder / "a.txt.gz"))
+    assert "a.txt.gz cannot be unpacked" in refusal(train=str(folder / "a.txt.gz"))
 
 
 def test_a_table_that_does_not_parse_is_refused(folder: Path) -> None:

@@ -56,7 +56,10 @@ def test_the_users_own_file_loads_the_same_from_every_format(tmp_path: Path, nam
     assert train["text"][:] == [row["review"] for row in ROWS]
     assert train["label"][:] == [i % 2 for i in range(40)]
     assert train["id"][:] == list(range(40))
-    assert got.notes == ("labels read from the training data: down 20, up 20",)
+    assert got.notes == (
+        "labels read from the training data: down 20, up 20",
+        "val: 40 distinct texts are in train too",
+    )
 
 
 def test_relative_paths_start_at_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

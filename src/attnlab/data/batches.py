@@ -5,6 +5,7 @@ one process sees.
 """
 
 import random
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 Pick = tuple[int, float]
+Lengths = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 MEGA_BATCH = 50
 # Tensor cores want lengths in eights; a CPU only pays for them.
 PAD_MULTIPLE = 8 if torch.cuda.is_available() else 1
@@ -58,8 +60,8 @@ class TrainBatches(Sampler[list[Pick]]):
     shuffle the batches. batch_size is global. Yields this rank's picks.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, world: int = 1) -> None:
-        self.lengths = lengths
+    def __init__(self, lengths: Lengths, batch_size: int, *, seed: int, rank: int = 0, world: int = 1) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch_size = batch_size
         self.seed = seed
         self.rank = rank
@@ -80,17 +82,21 @@ class TrainBatches(Sampler[list[Pick]]):
         # a string seeds through sha512, so that (1, 23) and (12, 3) don't meet and neighbours are
         # unrelated
         draw = random.Random(f"{self.seed}/{self.epoch}")
-        order = list(range(len(self.lengths)))
+        # arrays, which hold a million places in 8 MB; their order is that of the same shuffles of lists
+        order = array("q", range(len(self.lengths)))
         draw.shuffle(order)
-        batches: list[list[int]] = []
-        for piece in cut(order, MEGA_BATCH * self.batch_size):
-            batches += cut(sorted(piece, key=self.lengths.__getitem__), self.batch_size)
+        places = np.frombuffer(order, dtype=np.int64)
+        batches: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+        for start, end in pairwise(_bounds(len(places), MEGA_BATCH * self.batch_size)):
+            piece = places[start:end]
+            piece = piece[np.argsort(self.lengths[piece], kind="stable")]
+            batches += [piece[i:j] for i, j in pairwise(_bounds(len(piece), self.batch_size))]
         draw.shuffle(batches)
-        return batches
+        return (batch.tolist() for batch in batches)
 
     def __len__(self) -> int:
-        pieces = cut(range(len(self.lengths)), MEGA_BATCH * self.batch_size)
-        return sum(-(-len(piece) // self.batch_size) for piece in pieces)
+        pieces = pairwise(_bounds(len(self.lengths), MEGA_BATCH * self.batch_size))
+        return sum(-(-(end - start) // self.batch_size) for start, end in pieces)
 
     def __iter__(self) -> Iterator[list[Pick]]:
         for batch in self.global_batches():
@@ -123,24 +129,24 @@ class BlockBatches(TrainBatches):
 class EvalBatches(Sampler[list[Pick]]):
     """Every example exactly once over all ranks, longest first, weight 1. batch_size is global."""
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, *, rank: int = 0, world: int = 1) -> None:
-        order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-        self.batches = cut(order[rank::world], -(-batch_size // world))
+    def __init__(self, lengths: Lengths, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
+        order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")[rank::world]
+        self.batches = [order[start:end] for start, end in pairwise(_bounds(len(order), -(-batch_size // world)))]
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Pick]]:
         for batch in self.batches:
-            yield [(index, 1.0) for index in batch]
+            yield [(index, 1.0) for index in batch.tolist()]
 
 
 def collate(rows: dict[str, list[Any]], *, pad_id: int, longest: int) -> dict[str, Tensor]:
     """Columns of a batch to tensors, padded on the right to the longest, on a GPU to a multiple of 8.
 
-    rows: input_ids, [token_type_ids], label, id, weight. longest: what the model can take, where
-    rounding stops. Returns input_ids, attention_mask, [token_type_ids] (B, L) int64; labels (B,)
-    int64 or float32; weight (B,) float32; example_id (B,) int64.
+    rows: input_ids, [token_type_ids], label, id, [group], weight. longest: what the model can take, where rounding
+    stops. Returns input_ids, attention_mask, [token_type_ids] (B, L) int64; labels (B,) int64 or float32, for
+    multilabel (B, labels) float32; weight (B,) float32; example_id, [group] (B,) int64.
     """
     width = max(len(ids) for ids in rows["input_ids"])
     width = max(width, min(-(-width // PAD_MULTIPLE) * PAD_MULTIPLE, longest))
@@ -153,6 +159,8 @@ def collate(rows: dict[str, list[Any]], *, pad_id: int, longest: int) -> dict[st
     batch["labels"] = torch.tensor(rows["label"])
     batch["weight"] = torch.tensor(rows["weight"])
     batch["example_id"] = torch.tensor(rows["id"])
+    if "group" in rows:
+        batch["group"] = torch.tensor(rows["group"])
     return batch
 
 

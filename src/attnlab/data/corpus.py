@@ -1,28 +1,23 @@
 """Plain text of any size: where it comes from, read piece by piece, packed into blocks on disk."""
 
-import bz2
 import csv
-import gzip
 import hashlib
-import io
 import json
-import os
-import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import Any
 
 import datasets
 import numpy as np
 from datasets.arrow_writer import ArrowWriter
 from transformers import PreTrainedTokenizerBase
 
+from attnlab.data.files import ending, open_text
 from attnlab.data.hub import hub_splits
 from attnlab.data.sources import nothing_found
 from attnlab.data.spec import SPLITS, DataSpec
+from attnlab.data.store import content_of, stored
 from attnlab.data.tokens import tokenizer_settings
 from attnlab.errors import UserError, closest
 
@@ -134,9 +129,9 @@ def _local(spec: DataSpec, tried: list[str]) -> tuple[dict[str, Text], tuple[str
 
 
 def _files(paths: list[Path], name: str, column: str) -> Text:
-    endings = {_ending(path) for path in paths}
+    endings = {ending(path) for path in paths}
     tables = endings & READERS.keys()
-    digest = hashlib.sha256("".join(_sha256(path, path.stat().st_mtime_ns) for path in paths).encode()).hexdigest()
+    digest = hashlib.sha256("".join(content_of(path) for path in paths).encode()).hexdigest()
     if not tables:
         return Text(name=name, digest=digest, lines=lambda: (line for path in paths for line in read_lines(path)))
     if len(endings) > 1:
@@ -147,10 +142,6 @@ def _files(paths: list[Path], name: str, column: str) -> Text:
         cause = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"{name} cannot be read: {cause[0][:200]}") from error
     return _column(table, column, name, digest)
-
-
-def _ending(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz").removesuffix(".bz2")).suffix.lower()
 
 
 def _column(table: datasets.Dataset, column: str, name: str, digest: str) -> Text:
@@ -164,48 +155,14 @@ def _column(table: datasets.Dataset, column: str, name: str, digest: str) -> Tex
     return Text(name=name, digest=f"{digest} {column}", lines=lines)
 
 
-@cache
-def _sha256(path: Path, changed: int) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _open(path: Path) -> TextIO:
-    # \n alone ends a line, as everywhere here
-    return io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="\n")
-
-
-def _open_bytes(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path))
-    return bz2.open(path) if path.suffix == ".bz2" else path.open("rb")
-
-
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, packed or not, never more than one in memory; very long ones in pieces.
 
     Raises UserError, with file and line, for what is not UTF-8 or cannot be unpacked.
     """
-    try:
-        with _open(path) as stream:
-            while line := stream.readline(PIECE):
-                yield line
-    except UnicodeDecodeError as error:
-        where = f"{path}{_undecodable(path)}"
-        raise UserError(f"{where}: not UTF-8: convert it with iconv, or name another file") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read ({error}): is the file complete?") from error
-
-
-def _undecodable(path: Path) -> str:
-    """`, line 12`: the text stream that met the bad byte does not know."""
-    with _open_bytes(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return f", line {number}"
-    return ""
+    with open_text(path) as stream:
+        while line := stream.readline(PIECE):
+            yield line
 
 
 def pieces(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -303,28 +260,3 @@ def packed(
     if not len(part):
         raise UserError(f"data.{split}={text.name} holds no text: at least one word is needed")
     return part
-
-
-def stored(name: str, write: Callable[[Path], None]) -> Path:
-    """The file `name` in attnlab's part of the datasets cache; where it is missing, `write(draft)` makes it.
-
-    It appears by a rename, so several processes may ask at once. In a home that cannot be written to, it is made
-    anew among the temporary files.
-    """
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / "attnlab"
-    if (folder / name).is_file():
-        return folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        folder = Path(tempfile.mkdtemp(prefix="attnlab-"))
-    draft = folder / f".{name}.{os.getpid()}.tmp"
-    try:
-        write(draft)
-        draft.replace(folder / name)
-    finally:
-        draft.unlink(missing_ok=True)
-    return folder / name

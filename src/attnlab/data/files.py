@@ -1,8 +1,8 @@
-"""Files to tables: CSV, TSV, JSON lines, Parquet, each row with the line it came from.
+"""Files to records, one after the other: CSV, TSV, JSON lines, Parquet, each row with the line it came from.
 
-TSV is split on tabs with quoting off (`csv.QUOTE_NONE`), as GLUE needs: there a lone `"` in a
-sentence is a character. CSV follows RFC 4180. Text files are UTF-8, with or without a byte order
-mark, and may be packed with gzip or bzip2.
+TSV is split on tabs with quoting off (`csv.QUOTE_NONE`), as GLUE needs: there a lone `"` in a sentence is a
+character. CSV follows RFC 4180. Text files are UTF-8, with or without a byte order mark, and may be packed with gzip
+or bzip2. No file is ever whole in memory, but for a JSON array or object, which has no rows until its end is read.
 """
 
 import bz2
@@ -12,16 +12,22 @@ import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attnlab.errors import UserError
+from attnlab.data.spec import Layout
+from attnlab.errors import UserError, closest
 
 EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".parquet")
+# JSON lines name their columns anew each time: those of so many objects at the beginning count
+_LOOK_AHEAD = 1000
+_LONGEST_FIELD = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,31 +44,24 @@ class Records:
     unit: str = "line"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """rows[i]: one value a column, read at `where(i)`; a missing optional field is None."""
+def open_records(path: Path, layout: Layout | None = None) -> Records:
+    """The rows of a file, read as they are asked for; with a layout's format of its own also of a folder.
 
-    name: str
-    columns: tuple[str, ...]
-    rows: list[Sequence[Any]]
-    lines: list[int]
-    unit: str = "line"
-
-    def where(self, row: int) -> str:
-        """`data/SST-2/dev.tsv, line 12`."""
-        return f"{self.name}, {self.unit} {self.lines[row]}"
-
-
-def read_table(path: Path, header: Sequence[str] = ()) -> Table:
-    """The whole file as a table. `header`: names for a TSV whose first line is data.
-
-    Raises UserError, with file and line: missing, empty, undecodable or unparsable file, unknown
-    extension, wrong number of fields.
+    Raises UserError, with file and line: missing, empty, undecodable or unparsable file, unknown extension or format,
+    wrong number of fields.
     """
+    from attnlab.data.formats import FORMATS  # which are written with what stands here
+
+    layout = layout or Layout()
+    if layout.format != "auto":
+        if layout.format not in FORMATS:
+            raise UserError(f"unknown format {layout.format!r} in task.layouts{closest(layout.format, FORMATS)}")
+        if not path.exists():
+            raise _missing(path)
+        return FORMATS[layout.format](path, layout)
     if not path.is_file():
-        raise UserError(f"no file {path} (relative paths start at the current directory, {Path.cwd()})")
-    packed = path.suffix if path.suffix in (".gz", ".bz2") else ""
-    extension = Path(path.name.removesuffix(packed)).suffix.lower()
+        raise _missing(path)
+    extension = ending(path)
     if extension not in EXTENSIONS:
         raise UserError(
             f"{path}: cannot tell the format from the extension {extension or '(none)'!r}: "
@@ -70,141 +69,205 @@ def read_table(path: Path, header: Sequence[str] = ()) -> Table:
         )
     if extension == ".parquet":
         return _parquet(path)
-    text = _decode(path, packed)
-    if not text.strip():
-        raise UserError(f"{path} is empty: it needs at least one row of data")
     if extension == ".csv":
-        table = _delimited(path, _csv_records(path, text), ())
-    elif extension in (".tsv", ".txt"):
-        table = _delimited(path, _tsv_records(text), header)
-    else:
-        table = _json(path, text)
-    if not table.rows:
-        raise UserError(f"{path} has a header line but no rows: it needs at least one row of data")
-    return table
+        return _delimited(path, _csv_records(path), ())
+    if extension in (".tsv", ".txt"):
+        return _delimited(path, _tsv_records(path), layout.header)
+    return _json(path)
 
 
-def _decode(path: Path, packed: str) -> str:
-    raw = path.read_bytes()
+def _missing(path: Path) -> UserError:
+    return UserError(f"no file {path} (relative paths start at the current directory, {Path.cwd()})")
+
+
+def _empty(path: Path) -> UserError:
+    return UserError(f"{path} is empty: it needs at least one row of data")
+
+
+def ending(path: Path) -> str:
+    """The extension without what a packer added."""
+    return Path(path.name.removesuffix(".gz").removesuffix(".bz2")).suffix.lower()
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The content of a file, unpacked."""
+    if path.suffix == ".gz":
+        return cast("IO[bytes]", gzip.open(path))
+    return bz2.open(path) if path.suffix == ".bz2" else path.open("rb")
+
+
+@contextmanager
+def open_text(path: Path, newline: str = "\n") -> Iterator[TextIO]:
+    """The text of a file, unpacked, without its byte order mark; UserError, with the line, for what is no text."""
     try:
-        if packed:
-            raw = gzip.decompress(raw) if packed == ".gz" else bz2.decompress(raw)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(f"{path} cannot be unpacked ({error}): is the file complete?") from error
-    try:
-        return raw.decode("utf-8-sig")
+        with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline=newline) as stream:
+            yield stream
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset "
-            f"{error.start}): convert it, "
-            f"for example with `iconv -f WINDOWS-1252 -t UTF-8 {path.name}`"
-        ) from error
+        raise UserError(_undecodable(path)) from error
+    except (OSError, EOFError, zlib.error) as error:
+        done = "unpacked" if path.suffix in (".gz", ".bz2") else "read"
+        raise UserError(f"{path} cannot be {done} ({error}): is the file complete?") from error
+
+
+def _undecodable(path: Path) -> str:
+    """The stream that met the bad byte does not know its line."""
+    offset = 0
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                place = f"byte 0x{line[error.start]:02x} at offset {offset + error.start}"
+                remedy = f"`iconv -f WINDOWS-1252 -t UTF-8 {path.name}`"
+                return f"{path}, line {number}: not UTF-8 ({place}): convert it, for example with {remedy}"
+            offset += len(line)
+    return f"{path}: not UTF-8: its last character is cut off"
 
 
 _Lines = Iterator[tuple[int, list[str]]]
 
 
-def _tsv_records(text: str) -> _Lines:
+def _tsv_records(path: Path) -> _Lines:
     # only "\n" ends a line: str.splitlines would also cut at U+0085 and other marks inside
     # sentences
-    for number, line in enumerate(text.split("\n"), start=1):
-        line = line.removesuffix("\r")
-        if line:
-            yield number, line.split("\t")
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            line = line.removesuffix("\n").removesuffix("\r")
+            if line:
+                yield number, line.split("\t")
 
 
-def _csv_records(path: Path, text: str) -> _Lines:
-    limit = csv.field_size_limit(2**30)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _csv_records(path: Path) -> _Lines:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     start = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield start, fields
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(
-            f"{path}, line {start}: not valid CSV ({error}): a quotation mark inside a quoted field is written twice"
-        ) from error
-    finally:
-        csv.field_size_limit(limit)
+    with open_text(path, newline="") as stream:
+        reader = csv.reader(stream, strict=True)
+        try:
+            for fields in reader:
+                if fields:
+                    yield start, fields
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(
+                f"{path}, line {start}: not valid CSV ({error}): a quotation mark inside a quoted field is written "
+                "twice"
+            ) from error
 
 
-def _delimited(path: Path, records: _Lines, header: Sequence[str]) -> Table:
-    number, first = next(records)
+def _delimited(path: Path, records: _Lines, header: Sequence[str]) -> Records:
+    number, first = next(((n, fields) for n, fields in records if any(map(str.strip, fields))), (0, []))
+    if not first:
+        raise _empty(path)
     required = [name for name in header if not name.endswith("?")]
     known = tuple(name.removesuffix("?") for name in header)
-    rows: list[Sequence[Any]] = []
-    lines: list[int] = []
     if header and not set(known) & {field.strip() for field in first}:
         columns, least = known, len(required)
-        records = _chain(number, first, records)
+        records = chain([(number, first)], records)
     else:
         columns, least = tuple(field.strip() for field in first), len(first)
         repeated = {name for name in columns if columns.count(name) > 1}
         if repeated:
             raise UserError(f"{path}, line {number}: column {sorted(repeated)[0]!r} is there twice")
+    rows = _whole_rows(path, records, columns, least)
+    if (start := next(rows, None)) is None:
+        raise UserError(f"{path} has a header line but no rows: it needs at least one row of data")
+    return Records(name=str(path), columns=columns, rows=chain([start], rows))
+
+
+def _whole_rows(path: Path, records: _Lines, columns: Sequence[str], least: int) -> Iterator[tuple[int, Sequence[Any]]]:
     most = len(columns)
     for number, fields in records:
-        if not least <= len(fields) <= most:
+        if len(fields) == most:
+            yield number, fields
+        elif least <= len(fields) < most:
+            yield number, [*fields, *[None] * (most - len(fields))]
+        else:
             expected = str(most) if least == most else f"{least} to {most}"
             found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
             raise UserError(f"{path}, line {number}: {found} where {expected} are expected ({', '.join(columns)})")
-        rows.append(fields if len(fields) == most else [*fields, *[None] * (most - len(fields))])
-        lines.append(number)
-    return Table(name=str(path), columns=columns, rows=rows, lines=lines)
 
 
-def _chain(number: int, first: list[str], rest: _Lines) -> _Lines:
-    yield number, first
-    yield from rest
+def _json(path: Path) -> Records:
+    with open_text(path) as stream:
+        first = next((line for line in stream if line.strip()), None)
+    if first is None:
+        raise _empty(path)
+    if first.lstrip().startswith("[") or (ending(path) == ".json" and not _is_row(first)):
+        return _json_whole(path)
+    return _objects(path, _json_lines(path), "line")
 
 
-def _json(path: Path, text: str) -> Table:
-    records: list[tuple[int, Any]] = []
-    if text.lstrip().startswith("["):
+def _is_row(line: str) -> bool:
+    """Whether a .json file that begins so holds one object a line, not all of them in one."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return not (isinstance(value, dict) and isinstance(value.get("data"), list))
+
+
+def _json_whole(path: Path) -> Records:
+    with open_text(path) as stream:
         try:
-            records = list(enumerate(json.loads(text), start=1))
+            value = json.load(stream)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from error
-        unit = "item"
-    else:
-        unit = "line"
-        for number, line in enumerate(text.split("\n"), start=1):
+    items = value.get("data") if isinstance(value, dict) else value
+    if not isinstance(items, list):
+        raise UserError(f"{path}: a JSON object without a list of rows in `data`: write one object a line, or a list")
+    if not items:
+        raise _empty(path)
+    return _objects(path, iter(enumerate(items, start=1)), "item")
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue
             try:
-                records.append((number, json.loads(line)))
+                yield number, json.loads(line)
             except json.JSONDecodeError as error:
                 raise UserError(
                     f"{path}, line {number}: not valid JSON ({error.msg} at column {error.colno}): "
                     "each line must be one JSON object"
                 ) from error
-    columns: dict[str, None] = {}
-    for number, record in records:
-        if not isinstance(record, dict):
-            raise UserError(
-                f"{path}, {unit} {number}: a {type(record).__name__}, not a JSON object: "
-                'write {"text": ..., "label": ...}'
-            )
-        columns.update(dict.fromkeys(record))
-    rows: list[Sequence[Any]] = [[record.get(name) for name in columns] for _, record in records]
-    return Table(name=str(path), columns=tuple(columns), rows=rows, lines=[n for n, _ in records], unit=unit)
 
 
-def _parquet(path: Path) -> Table:
+def _objects(path: Path, records: Iterator[tuple[int, Any]], unit: str) -> Records:
+    def checked() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, record in records:
+            if not isinstance(record, dict):
+                raise UserError(
+                    f"{path}, {unit} {number}: a {type(record).__name__}, not a JSON object: "
+                    'write {"text": ..., "label": ...}'
+                )
+            yield number, record
+
+    rows = checked()
+    start = list(islice(rows, _LOOK_AHEAD))
+    columns = tuple(dict.fromkeys(name for _, record in start for name in record))
+    values = ((number, [record.get(name) for name in columns]) for number, record in chain(start, rows))
+    return Records(name=str(path), columns=columns, rows=values, unit=unit)
+
+
+def _parquet(path: Path) -> Records:
     try:
-        table = pq.read_table(path)
+        file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a readable Parquet file: {error}") from error
-    if not table.num_rows:
-        raise UserError(f"{path} is empty: it needs at least one row of data")
-    columns = [column.to_pylist() for column in table.columns]
-    return Table(
-        name=str(path),
-        columns=tuple(table.column_names),
-        rows=list(zip(*columns, strict=True)),
-        lines=list(range(1, table.num_rows + 1)),
-        unit="row",
-    )
+    if not file.metadata.num_rows:
+        raise _empty(path)
+
+    def rows() -> Iterator[tuple[int, Sequence[Any]]]:
+        number = 0
+        with file:
+            try:
+                for batch in file.iter_batches(batch_size=1000):
+                    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                        number += 1
+                        yield number, values
+            except (pa.ArrowException, OSError) as error:
+                raise UserError(f"{path}, row {number + 1}: not a readable Parquet file: {error}") from error
+
+    return Records(name=str(path), columns=tuple(file.schema_arrow.names), rows=rows(), unit="row")

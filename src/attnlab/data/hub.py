@@ -2,67 +2,79 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlparse
 
 import datasets
 import huggingface_hub.constants
 
-from attnlab.data.files import Table
+from attnlab.data.files import Records
 from attnlab.data.spec import HubSpec
 
 
-def hub_tables(hub: HubSpec) -> tuple[dict[str, Table], str]:
-    """Tables by split and where they are from; without any table, the second is why.
+def hub_records(split: datasets.Dataset, name: str) -> Records:
+    """The rows of a split, as they are asked for. Class labels become their names, hidden ones (-1) are missing."""
+    classes = {k: feature for k, feature in split.features.items() if isinstance(feature, datasets.ClassLabel)}
 
-    Offline, what earlier runs left in the datasets cache still loads. Class labels become their
-    names.
-    """
-    found, said = hub_splits(hub)
-    name = _name(hub)
-    return {split: _table(part, f"hub:{name}/{hub.splits[split]}") for split, part in found.items()}, said
+    def rows() -> Iterator[tuple[int, Sequence[Any]]]:
+        number = 0
+        for columns in split.iter(batch_size=1000):
+            for column, feature in classes.items():
+                columns[column] = [None if v is None or v < 0 else feature.int2str(v) for v in columns[column]]
+            for values in zip(*(columns[column] for column in split.features), strict=True):
+                yield number, values
+                number += 1
+
+    return Records(name=name, columns=tuple(split.features), rows=rows(), unit="row")
 
 
 def hub_splits(hub: HubSpec) -> tuple[dict[str, datasets.Dataset], str]:
-    """The splits by our names, as they lie on disk, and where they are from; without any, the second is why."""
-    name = _name(hub)
+    """The splits by our names, as they lie on disk, and where they are from; without any, the second is why.
+
+    Offline, what earlier runs left in the datasets cache still loads. Of the splits beside train, those that the Hub
+    lacks are left out.
+    """
     online = reachable()
+    loaded: dict[tuple[str, str | None], datasets.DatasetDict | str] = {}
+    splits = {}
+    for ours, theirs in sorted(hub.splits.items(), key=lambda item: item[0] != "train"):
+        path, config, split = _address(hub, theirs)
+        if (path, config) not in loaded:
+            loaded[path, config] = _loaded(path, config, online=online)
+        found = loaded[path, config]
+        if not isinstance(found, str) and split in found:
+            splits[ours] = found[split]
+        elif ours == "train":
+            return {}, found if isinstance(
+                found, str
+            ) else f"{_name(path, config)}: no split {split!r} in {list(found)}"
+    if "train" not in splits:
+        return {}, f"{_name(hub.path, hub.name)}: the task names no training split"
+    return splits, f"Hugging Face Hub {hub.path}{f'/{hub.name}' if hub.name else ''}"
+
+
+def _address(hub: HubSpec, split: str) -> tuple[str, str | None, str]:
+    """`split`, `config:split` or `path:config:split` as path, config and split."""
+    parts = split.rsplit(":", 2)
+    path = parts[-3] if len(parts) > 2 else hub.path
+    return path, (parts[-2] or None) if len(parts) > 1 else hub.name, parts[-1]
+
+
+def _loaded(path: str, config: str | None, *, online: bool) -> datasets.DatasetDict | str:
+    """All splits of a dataset, or why there are none."""
     try:
         with offline_unless(online):
-            found = datasets.load_dataset(hub.path, hub.name)
+            return datasets.load_dataset(path, config)
     except Exception as error:  # the Hub's client raises whatever its transport does
         state = "" if online else "not reachable, and not in the datasets cache: "
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        return {}, f"the Hugging Face Hub, {name}: {state}{reason[0][:200]}"
-    splits = {ours: found[theirs] for ours, theirs in hub.splits.items() if theirs in found}
-    if "train" not in splits:
-        return (
-            {},
-            f"the Hugging Face Hub, {name}: no split {hub.splits.get('train')!r} in {list(found)}",
-        )
-    return splits, f"Hugging Face Hub {name}"
+        return f"{_name(path, config)}: {state}{reason[0][:200]}"
 
 
-def _name(hub: HubSpec) -> str:
-    return f"{hub.path}{f'/{hub.name}' if hub.name else ''}"
-
-
-def _table(split: datasets.Dataset, name: str) -> Table:
-    columns = {}
-    for column, feature in split.features.items():
-        values = list(split[column])
-        if isinstance(feature, datasets.ClassLabel):
-            # -1 marks the hidden labels of a benchmark's test set
-            values = [None if v is None or v < 0 else feature.int2str(v) for v in values]
-        columns[column] = values
-    return Table(
-        name=name,
-        columns=tuple(columns),
-        rows=list(zip(*columns.values(), strict=True)),
-        lines=list(range(len(split))),
-        unit="row",
-    )
+def _name(path: str, config: str | None) -> str:
+    return f"the Hugging Face Hub, {path}{f'/{config}' if config else ''}"
 
 
 def reachable() -> bool:

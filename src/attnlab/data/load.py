@@ -1,27 +1,36 @@
-"""From a DataSpec to vetted examples in `datasets.Dataset`s."""
+"""From a DataSpec to vetted examples in `datasets.Dataset`s, on disk and read there."""
 
-import hashlib
-import json
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import datasets
+import numpy as np
 
-from attnlab.data.rows import Rows, class_ids, label_name, numbers, read_labels, select
-from attnlab.data.sources import Found, find
-from attnlab.data.spec import DataSpec
-from attnlab.data.split import number_strata, stratified
+from attnlab.data.overlap import overlap_notes
+from attnlab.data.rows import Summary, Vetting, column, label_ids, read_labels
+from attnlab.data.sources import Source, find
+from attnlab.data.spec import SPLITS, DataSpec
+from attnlab.data.split import number_strata, stratified, whole_groups
+from attnlab.data.store import chosen, key_of, read_arrow, stored, values_of, write_arrow
 from attnlab.errors import UserError
+
+# part of every cache key: raise it when what is stored, or how it is read, changes
+_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """splits: train, val, test as far as they exist, columns id, text, [text_pair], label.
+    """splits: train, val, test as far as they exist, and further evaluation sets.
 
-    id is the row's position in its source, counted before anything is dropped. labels are empty for
-    regression. notes: what the user must be told. fingerprint: sha256 over the texts and labels of
-    all splits.
+    Columns, those that apply: id, the row's position in its source, counted before anything is dropped; key, the
+    source's own id; text, text_pair; choices; group, one number for all rows of a question; label: int64 for
+    classification and multiple_choice, float32 for regression, a 0 or 1 for each of `labels` for multilabel, text and
+    start of the answers for span.
+
+    labels: of classification and multilabel. notes: what the user must be told. fingerprint: sha256 over the content
+    of all splits.
     """
 
     splits: Mapping[str, datasets.Dataset]
@@ -31,92 +40,229 @@ class Examples:
     fingerprint: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Vetted:
+    """A source's rows as they are stored, with a column target where there are labels, and what was found in it."""
+
+    source: Source
+    part: datasets.Dataset
+    found: Summary
+    training: bool
+
+    def where(self, line: int) -> str:
+        return f"{self.source.name}, {self.found.unit} {line}"
+
+
 def load_examples(spec: DataSpec) -> Examples:
     """Find, read, vet. Raises UserError for anything the user can mend, within seconds."""
     found = find(spec)
     notes: list[str] = []
-    rows = {}
-    for split in found.tables:
-        if _unlabelled_test(found, spec, split):
-            notes.append(f"{found.tables[split].name} has no labels: ignored, no test scores")
-            continue
-        rows[split], empty = select(found.tables[split], spec, split, found.names[split])
-        if empty:
-            fate = "dropped" if split == "train" else "kept, as an empty text"
-            notes.append(f"{split}: {_rows(empty)} with an empty text {fate} ({found.tables[split].name})")
-        notes += _quoted(rows[split], spec, split)
-    labels: tuple[str, ...] = ()
-    if spec.kind == "classification":
-        labels = spec.labels or read_labels(rows["train"])
-        if spec.labels is None:
-            seen = Counter(label_name(value) for value in rows["train"].raw)
-            notes.append("labels read from the training data: " + ", ".join(f"{n} {seen[n]:,}" for n in labels))
-    targets: dict[str, list[int] | list[float]] = {
-        split: class_ids(part, labels, by_id=spec.labels is not None)
-        if spec.kind == "classification"
-        else numbers(part)
-        for split, part in rows.items()
-    }
-    parts = {split: _dataset(part, targets[split], spec) for split, part in rows.items()}
+    vetted = {split: _vet(spec, source, training=split == "train") for split, source in found.sources.items()}
+    labels = _labels(spec, vetted["train"])
+    hidden = [split for split, one in vetted.items() if _is_hidden(spec, one, split, labels)]
+    notes += [f"{vetted[split].source.name} has no labels: ignored, no {split} scores" for split in hidden]
+    vetted = {split: one for split, one in vetted.items() if split not in hidden}
+    for split, one in vetted.items():
+        notes += _vetting_notes(spec, split, one)
+    if spec.labels is None and labels and not isinstance(spec.label, tuple):
+        counts = vetted["train"].found.labels
+        notes.append("labels read from the training data: " + ", ".join(f"{n} {counts[n][0]:,}" for n in labels))
+    parts = {split: _labelled(spec, one, labels) for split, one in vetted.items()}
     if "val" not in parts:
         parts = _hold_out(parts, spec, notes)
     if spec.limit is not None:
         for split, part in parts.items():
             if len(part) > spec.limit:
-                notes.append(f"{split}: {spec.limit} of {len(part)} examples (data.limit)")
-                parts[split] = part.select(stratified(_strata(part, spec, spec.limit), spec.limit))
+                parts[split] = chosen(part, _some(part, spec, spec.limit))
+                notes.append(f"{split}: {len(parts[split])} of {len(part)} examples (data.limit)")
+    notes += overlap_notes(parts)
+    prints = {split: part._fingerprint for split, part in parts.items()}
     return Examples(
-        splits={split: parts[split] for split in ("train", "val", "test") if split in parts},
+        splits={split: parts[split] for split in (*SPLITS, *parts) if split in parts},
         labels=labels,
         source=found.source,
         notes=tuple(notes),
-        fingerprint=_fingerprint(parts, labels),
+        fingerprint=key_of([labels, prints]),
     )
+
+
+def load_unlabelled(spec: DataSpec, split: str) -> datasets.Dataset:
+    """All rows of a split, in their order, without labels: a benchmark's hidden test set, to be predicted."""
+    sources = find(spec).sources
+    if split not in sources:
+        raise UserError(f"task={spec.task} has no {split} data here; there is {', '.join(sources)}")
+    part = _vet(spec, sources[split], training=False).part
+    return part.remove_columns([name for name in ("target",) if name in part.column_names])
+
+
+def _vet(spec: DataSpec, source: Source, *, training: bool) -> _Vetted:
+    """What is stored of the source, where need be read anew."""
+    layout = source.reading
+    labels = [spec.kind, spec.label, sorted(spec.aliases.items())]
+    reading = [layout.format, layout.header, layout.skip, sorted(source.names.items())]
+    key = key_of([_FORMAT, source.content, labels, reading, training])
+
+    def write(draft: Path) -> None:
+        vetting = Vetting(source.open(), spec, source.names, training=training, skip=layout.skip)
+        write_arrow(draft, vetting.features, vetting.batches())
+        if not vetting.summary.kept:
+            if vetting.summary.skipped:
+                raise UserError(f"{source.name}: no row is left: every label is one of {', '.join(layout.skip)}")
+            raise UserError(f"{source.name}: every text in column {source.names['text']!r} is empty")
+        # before the rows appear: what was found is there whenever they are
+        stored_summary = draft.with_name(f"{key}.json")
+        scratch = draft.with_suffix(".json.tmp")
+        scratch.write_text(vetting.summary.to_json(), encoding="utf-8")
+        scratch.replace(stored_summary)
+
+    path = stored(f"{key}.arrow", write)
+    found = Summary.from_json(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return _Vetted(source=source, part=read_arrow(path, found.digest), found=found, training=training)
+
+
+def _labels(spec: DataSpec, train: _Vetted) -> tuple[str, ...]:
+    if spec.kind not in ("classification", "multilabel"):
+        return ()
+    if spec.labels is not None:
+        return spec.labels
+    if isinstance(spec.label, tuple):
+        return spec.label
+    if not train.found.labelled:
+        _check_label_column(spec, train, "train")
+    return read_labels(train.found, train.source.name)
+
+
+def _is_hidden(spec: DataSpec, one: _Vetted, split: str, labels: Sequence[str]) -> bool:
+    """True for evaluation sets of benchmarks that hide the labels; what the user gives must have them."""
+    found = one.found
+    missing = not found.labelled or (found.hidden == found.kept and "-1" not in labels)
+    if split in ("train", "val") and not one.source.own:
+        _check_label_column(spec, one, split)
+        return False
+    if missing and split != "train" and one.source.own:
+        cause = "every label is -1 or missing, as where a benchmark hides them" if found.labelled else "no label column"
+        raise UserError(
+            f"{one.source.name}: {cause}: it cannot be scored. Leave data.{split} out, and when the model is trained "
+            f"type: attnlab predict run=FOLDER input={one.source.name}"
+            + ("" if found.labelled else f" (the label column is named by data.label; {_label_error(spec, one)})")
+        )
+    if one.source.own:
+        _check_label_column(spec, one, split)
+        return False
+    return missing
+
+
+def _label_error(spec: DataSpec, one: _Vetted) -> str:
+    try:
+        _check_label_column(spec, one, "")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _check_label_column(spec: DataSpec, one: _Vetted, split: str) -> None:
+    theirs = one.source.names["label"]
+    for name in [theirs] if isinstance(theirs, str) else theirs:
+        column(one.found.columns, one.source.name, name, "data.label")
+
+
+def _labelled(spec: DataSpec, one: _Vetted, labels: tuple[str, ...]) -> datasets.Dataset:
+    """The part with its labels as they are learnt. Raises UserError, with file and line, for one that cannot be."""
+    part, found = one.part, one.found
+    if found.bad is not None:
+        raise UserError(f"{one.where(found.bad[0])}: {found.bad[1]}")
+    if spec.kind not in ("classification", "multilabel"):
+        return part.rename_column("target", "label", new_fingerprint=key_of([found.digest, spec.kind]))
+    if isinstance(spec.label, tuple):
+        ids = list(range(len(labels)))
+    else:
+        ids = label_ids(found, labels, one.source.name, by_id=spec.labels is not None)
+    name = key_of([_FORMAT, found.digest, labels, ids])
+    codes = np.array(ids, dtype=np.int64)
+    if spec.kind == "classification":
+        values = codes[values_of(part, "target")]
+        part = part.remove_columns("target")
+        return part.add_column("label", values, new_fingerprint=name, feature=datasets.Value("int64"))
+    features = datasets.Features({"label": datasets.List(datasets.Value("float32"))})
+    path = stored(f"{name}.arrow", lambda draft: write_arrow(draft, features, _vectors(part, codes, len(labels))))
+    both = [part.remove_columns("target"), read_arrow(path, name)]
+    return datasets.Dataset(datasets.concatenate_datasets(both, axis=1).data, fingerprint=name)
+
+
+def _vectors(part: datasets.Dataset, ids: np.ndarray[Any, np.dtype[np.int64]], width: int) -> Iterator[dict[str, Any]]:
+    """Sets of codes as vectors of 0 and 1, some rows at a time."""
+    for rows in part.select_columns("target").iter(batch_size=1000):
+        vectors = np.zeros((len(rows["target"]), width), dtype=np.float32)
+        for vector, codes in zip(vectors, rows["target"], strict=True):
+            vector[ids[codes]] = 1
+        yield {"label": list(vectors)}
 
 
 def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
-def _quoted(rows: Rows, spec: DataSpec, split: str) -> list[str]:
-    """A word about the user's own TSV that was written with quoting on."""
-    if split not in spec.given or spec.given[split].suffix != ".tsv":
-        return []
-    count = sum(len(text) > 1 and text[0] == text[-1] == '"' for text in rows.texts)
-    if not count:
-        return []
-    return [
-        f"{split}: {_rows(count)} with a text in quotation marks, which stay: TSV is read with "
-        f"quoting off; save as CSV if they are not part of the text ({rows.table.name})"
+def _vetting_notes(spec: DataSpec, split: str, one: _Vetted) -> list[str]:
+    """What vetting found; with data.strict what a user would mend is an error."""
+    found, name = one.found, one.source.name
+    fate = "dropped" if one.training else "kept, as an empty text"
+    doubts = [
+        (found.empty, f"with an empty text {fate}"),
+        (found.one_sided, f"with one side empty {'dropped' if one.training else 'kept'}"),
+        (found.twice, "with an id that was there before"),
     ]
+    notes = []
+    for (count, line), words in doubts:
+        if count:
+            _refuse_if_strict(spec, one, line, f"{_rows(count)} {words}")
+            notes.append(f"{split}: {_rows(count)} {words} ({name}, the first at {found.unit} {line})")
+    count, line = found.misplaced
+    if count:
+        words = "1 answer does not stand" if count == 1 else f"{count:,} answers do not stand"
+        words += " in the context where its offset says"
+        _refuse_if_strict(spec, one, line, words)
+        left = f", {_rows(found.answerless)} left without an answer dropped" if found.answerless else ""
+        notes.append(f"{split}: {words}: dropped{left} ({name}, the first at {found.unit} {line})")
+    if found.skipped:
+        skip = ", ".join(repr(label) for label in one.source.reading.skip)
+        notes.append(f"{split}: {_rows(found.skipped)} labelled {skip} left out ({name})")
+    if found.quoted and one.source.own and name.endswith(".tsv"):
+        notes.append(
+            f"{split}: {_rows(found.quoted)} with a text in quotation marks, which stay: TSV is read with "
+            f"quoting off; save as CSV if they are not part of the text ({name})"
+        )
+    official = spec.rows.get(split)
+    if official and not one.source.own and not {found.rows, found.rows - found.skipped} & set(official):
+        counts = " or ".join(f"{count:,}" for count in official)
+        notes.append(f"{split}: {_rows(found.rows)}; the official file has {counts}")
+    return notes
 
 
-def _unlabelled_test(found: Found, spec: DataSpec, split: str) -> bool:
-    """True for test sets of benchmarks that hide the labels; a user's own must have them."""
-    if split != "test" or "test" in spec.given:
-        return False
-    table, label = found.tables[split], found.names[split]["label"]
-    if label not in table.columns:
-        return True
-    index = table.columns.index(label)
-    # the Hub writes hidden labels as -1
-    return all(row[index] in (None, -1) for row in table.rows)
+def _refuse_if_strict(spec: DataSpec, one: _Vetted, line: int, words: str) -> None:
+    if spec.strict:
+        raise UserError(
+            f"{one.where(line)}: here begin {words}, and data.strict=true takes none: mend the file, or leave "
+            "data.strict out"
+        )
 
 
-def _dataset(rows: Rows, targets: list[int] | list[float], spec: DataSpec) -> datasets.Dataset:
-    columns: dict[str, object] = {"id": rows.ids, "text": rows.texts}
-    kinds = {"id": datasets.Value("int64"), "text": datasets.Value("string")}
-    if spec.text_pair is not None:
-        columns["text_pair"] = rows.pairs
-        kinds["text_pair"] = datasets.Value("string")
-    columns["label"] = targets
-    kinds["label"] = datasets.Value("int64" if spec.kind == "classification" else "float32")
-    return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
+def _strata(part: datasets.Dataset, spec: DataSpec, size: int) -> list[Any]:
+    """What a subset should have in proportion: classes, levels of a number, sets of labels, answered or not."""
+    if spec.kind == "regression":
+        return number_strata(values_of(part, "label").tolist(), bins=min(10, size))
+    if spec.kind in ("classification", "multiple_choice"):
+        return list(values_of(part, "label").tolist())
+    strata: list[Any] = []
+    for rows in part.select_columns("label").iter(batch_size=1000):
+        strata += [tuple(one) if spec.kind == "multilabel" else bool(one["text"]) for one in rows["label"]]
+    return strata
 
 
-def _strata(part: datasets.Dataset, spec: DataSpec, size: int) -> list[int]:
-    labels = list(part["label"])
-    return labels if spec.kind == "classification" else number_strata(labels, bins=min(10, size))
+def _some(part: datasets.Dataset, spec: DataSpec, size: int) -> list[int]:
+    """Ascending indices of `size` examples, stratified; of rows that are ranked together all or none."""
+    if "group" in part.column_names:
+        return whole_groups(values_of(part, "group").tolist(), size)
+    return stratified(_strata(part, spec, size), size)
 
 
 def _hold_out(parts: Mapping[str, datasets.Dataset], spec: DataSpec, notes: list[str]) -> dict[str, datasets.Dataset]:
@@ -125,18 +271,16 @@ def _hold_out(parts: Mapping[str, datasets.Dataset], spec: DataSpec, notes: list
         raise UserError("one training example is too few to hold any out: give data.val=FILE")
     size = max(1, round(len(train) / 10))
     # what stays is chosen, not what goes: so a class with one example is never held out whole
-    rest = stratified(_strata(train, spec, size), len(train) - size)
-    held = sorted(set(range(len(train))) - set(rest))
-    notes.append(f"no validation data given: {_rows(size)} (10 %, stratified, always the same) held out of train")
-    return {**parts, "train": train.select(rest), "val": train.select(held)}
-
-
-def _fingerprint(parts: Mapping[str, datasets.Dataset], labels: tuple[str, ...]) -> str:
-    digest = hashlib.sha256(json.dumps(labels).encode())
-    for split in sorted(parts):
-        part = parts[split]
-        digest.update(f"\n{split} {len(part)}\n".encode())
-        columns = [list(part[name]) for name in ("text", "text_pair", "label") if name in part.features]
-        for row in zip(*columns, strict=True):
-            digest.update(json.dumps(row).encode() + b"\n")
-    return digest.hexdigest()
+    if "group" in train.column_names:
+        rest = whole_groups(values_of(train, "group").tolist(), len(train) - size)
+        how = "whole questions"
+    else:
+        rest = stratified(_strata(train, spec, size), len(train) - size)
+        how = "stratified"
+    away = np.ones(len(train), dtype=bool)
+    away[rest] = False
+    held = np.flatnonzero(away)
+    if not len(held) or not len(rest):
+        raise UserError("all rows are one question, none of which can be held out: give data.val=FILE")
+    notes.append(f"no validation data given: {_rows(len(held))} (10 %, {how}, always the same) held out of train")
+    return {**parts, "train": chosen(train, rest), "val": chosen(train, held)}

