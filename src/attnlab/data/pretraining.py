@@ -16,6 +16,7 @@ from attnlab.data.corpus import find_corpus, packed
 from attnlab.data.load import Examples
 from attnlab.data.masking import Masking, collate_masked
 from attnlab.data.module import Batch, TextDataModule, place
+from attnlab.data.spans import SpanDataModule
 from attnlab.data.spec import SPLITS, DataSpec
 from attnlab.errors import UserError
 
@@ -27,7 +28,7 @@ def build_data(
     spec: DataSpec, tokenizer: PreTrainedTokenizerBase, seed: int, model_limit: int | None = None
 ) -> TextDataModule:
     """The data module of the task's kind."""
-    kind = CorpusDataModule if spec.kind == "mlm" else TextDataModule
+    kind = {"mlm": CorpusDataModule, "span": SpanDataModule}.get(spec.kind, TextDataModule)
     return kind(spec, tokenizer, seed, model_limit)
 
 
