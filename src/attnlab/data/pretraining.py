@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from attnlab.data.batches import BlockBatches, EvalBatches, TrainBatches
+from attnlab.data.choices import ChoiceDataModule
 from attnlab.data.corpus import find_corpus, packed
 from attnlab.data.load import Examples
 from attnlab.data.masking import Masking, collate_masked
@@ -28,8 +29,8 @@ def build_data(
     spec: DataSpec, tokenizer: PreTrainedTokenizerBase, seed: int, model_limit: int | None = None
 ) -> TextDataModule:
     """The data module of the task's kind."""
-    kind = {"mlm": CorpusDataModule, "span": SpanDataModule}.get(spec.kind, TextDataModule)
-    return kind(spec, tokenizer, seed, model_limit)
+    kinds = {"mlm": CorpusDataModule, "span": SpanDataModule, "multiple_choice": ChoiceDataModule}
+    return kinds.get(spec.kind, TextDataModule)(spec, tokenizer, seed, model_limit)
 
 
 class _Blocks(torch.utils.data.Dataset[Any]):

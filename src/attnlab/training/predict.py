@@ -39,7 +39,7 @@ def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
     """
     settings = read_config(run)
     spec = DataSpec.from_config(settings["task"], settings["data"])
-    columns = [spec.text, *([spec.text_pair] if spec.text_pair else []), *spec.choices]
+    columns = [spec.text, *([spec.text_pair] if spec.text_pair else [])]
     set_kernel(settings["attn"]["kernel"])
     model = load(run)
     labels = label_names(model) if spec.kind in ("classification", "multilabel") else ()
@@ -88,20 +88,10 @@ def _answers(
 ) -> tuple[list[Row], int]:
     """Answers in order, and how many texts were longer than `limit` tokens."""
     texts = [["" if row[column] is None else str(row[column]) for row in batch] for column in columns]
-    choices = len(columns) - 1
-    if head.task.kind == "multiple_choice":  # a pair of texts for each choice
-        before, *endings = texts
-        texts = [
-            [text for text in before for _ in endings],
-            [ending for row in zip(*endings, strict=True) for ending in row],
-        ]
     lengths = [len(ids) for ids in tokenizer(*texts)["input_ids"]]
     encoded = tokenizer(*texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt")
-    inputs = dict(encoded.to(model.device))
-    if head.task.kind == "multiple_choice":
-        inputs = {key: value.view(len(batch), choices, -1) for key, value in inputs.items()}
     with torch.no_grad():
-        logits = head.outputs(model(**inputs))
+        logits = head.outputs(model(**encoded.to(model.device)))
     if head.task.kind == "mlm":
         return [
             _filled(text, ids, scores, tokenizer)
