@@ -4,17 +4,13 @@ Each reader takes what the layout's pattern fitted, a file or a folder, and stre
 UserError with file and line, raised while the rows are gone through.
 """
 
-import bz2
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
-from attnlab.data.files import Records
+from attnlab.data.files import Records, open_text
 from attnlab.data.spec import Layout
 from attnlab.data.trees import Node, parse_tree
 from attnlab.errors import UserError
@@ -287,35 +283,7 @@ def _trees(path: Path) -> Iterator[tuple[int, list[Node]]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, without their ends; only \\n ends one. Raises UserError for what is not UTF-8."""
-    number = 0
-    try:
-        with io.TextIOWrapper(_open(path), encoding="utf-8-sig", newline="\n") as stream:
-            for number, line in enumerate(stream, start=1):
-                yield number, line.removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        # the text stream decodes ahead of the line that it is at
-        raise UserError(
-            f"{path}, line {_undecodable(path)}: not UTF-8: convert it, "
-            f"for example with `iconv -f WINDOWS-1252 -t UTF-8 {path.name}`"
-        ) from error
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path} (relative paths start at the current directory, {Path.cwd()})") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read ({error}): is the file complete?") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path))
-    return bz2.open(path) if path.suffix == ".bz2" else path.open("rb")
-
-
-def _undecodable(path: Path) -> int:
-    with _open(path) as stream:
+    """Lines with their numbers, without their ends; only \\n ends one."""
+    with open_text(path) as stream:
         for number, line in enumerate(stream, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    raise AssertionError(path)
+            yield number, line.removesuffix("\n").removesuffix("\r")
