@@ -23,7 +23,8 @@ def check_kind(kind: object) -> Kind:
 class HubSpec:
     """A dataset on the Hugging Face Hub.
 
-    splits: our name -> theirs, which may say `config:split` or `path:config:split` where it is not in this dataset.
+    splits: our name -> theirs, which may say `config:split` or `path:config:split` where it is not in this dataset, and
+    `path@revision` where it is not on the main branch.
     columns: ours -> theirs, where they differ from the files'.
     """
 
@@ -39,7 +40,8 @@ class Layout:
 
     format: auto (by the extension) or a name in `data.formats`. header: names for a file without a header line; a name
     that ends in `?` may be missing at a row's end. columns: ours -> theirs, where they differ from the task's. skip:
-    labels whose rows are left out (SNLI's "-": no consensus).
+    labels whose rows are left out (SNLI's "-": no consensus). A match `hub:*` is for the Hub's rows, of which it can
+    only skip some; there a hidden label, -1, is "".
     """
 
     match: str = "*"
