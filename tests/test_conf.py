@@ -117,7 +117,7 @@ def test_a_task_is_what_its_file_is_called_and_counts_only_splits_that_it_has(na
     for layout in spec.layouts:
         assert layout.format == "auto" or layout.format in FORMATS
         # "*.*": the user's own files, where else a layout for folders would fit them
-        assert layout.match == "*.*" or any(fnmatch(name, layout.match) for name in names), layout
+        assert layout.match in ("*.*", "hub:*") or any(fnmatch(name, layout.match) for name in names), layout
 
 
 @pytest.mark.parametrize("name", sorted({*group_choices([CONF])["task"]} - ELSEWHERE))

@@ -57,3 +57,35 @@ def test_a_column_that_the_hub_lacks_is_named(hub: dict[str, Any]) -> None:
     hub["hub"]["columns"] = {"text": "sentense"}
     with pytest.raises(UserError, match="did you mean 'sentence'"):
         load_examples(DataSpec.from_config(hub, {"root": "/nowhere"}))
+
+
+def test_rows_of_the_hub_without_a_label_can_be_left_out(hub: dict[str, Any]) -> None:
+    """SNLI's pairs without a consensus are -1 there."""
+    path = Path(hub["hub"]["path"]) / "train.parquet"
+    part = datasets.Dataset.from_parquet(str(path))
+    columns = {"sentence": ["a", "b", "c"], "label": [1, -1, 0]}
+    datasets.Dataset.from_dict(columns, features=part.features).to_parquet(path)
+    hub["labels"] = ["entailment", "not_entailment"]
+    hub["hub"]["splits"] = {"train": "train", "val": "validation"}
+    with pytest.raises(UserError, match="row 1: the label is missing"):
+        load_examples(DataSpec.from_config(hub, {"root": "/nowhere"}))
+    hub["layouts"] = [{"match": "hub:*", "skip": [""]}]
+    train = load_examples(DataSpec.from_config(hub, {"root": "/nowhere"})).splits["train"]
+    assert (train["text"][:], train["label"][:]) == (["a", "c"], [0, 1])
+
+
+def test_a_split_may_come_from_another_dataset_at_a_revision(
+    hub: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    load = datasets.load_dataset
+
+    def recorded(path: str, name: str | None, revision: str | None) -> datasets.DatasetDict:
+        asked.append((path, name, revision))
+        return load(hub["hub"]["path"])
+
+    monkeypatch.setattr("datasets.load_dataset", recorded)
+    hub["hub"]["splits"] = {"train": "train", "val": "them/hans@refs/convert/parquet::validation"}
+    got = load_examples(DataSpec.from_config(hub, {"root": "/nowhere"}))
+    assert asked == [(hub["hub"]["path"], None, None), ("them/hans", None, "refs/convert/parquet")]
+    assert got.splits["val"]["text"][:] == ["validation 0", "validation 1"]

@@ -56,7 +56,7 @@ def hub_splits(hub: HubSpec) -> tuple[dict[str, datasets.Dataset], str]:
 
 
 def _address(hub: HubSpec, split: str) -> tuple[str, str | None, str]:
-    """`split`, `config:split` or `path:config:split` as path, config and split."""
+    """`split`, `config:split` or `path:config:split` as path, config and split. A path may end in @revision."""
     parts = split.rsplit(":", 2)
     path = parts[-3] if len(parts) > 2 else hub.path
     return path, (parts[-2] or None) if len(parts) > 1 else hub.name, parts[-1]
@@ -66,7 +66,8 @@ def _loaded(path: str, config: str | None, *, online: bool) -> datasets.DatasetD
     """All splits of a dataset, or why there are none."""
     try:
         with offline_unless(online):
-            return datasets.load_dataset(path, config)
+            name, _, revision = path.partition("@")
+            return datasets.load_dataset(name, config, revision=revision or None)
     except Exception as error:  # the Hub's client raises whatever its transport does
         state = "" if online else "not reachable, and not in the datasets cache: "
         reason = str(error).strip().splitlines() or [type(error).__name__]

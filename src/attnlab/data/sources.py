@@ -145,7 +145,7 @@ def _hub(spec: DataSpec) -> tuple[dict[str, Source], str]:
             content=str(part._fingerprint),
             open=lambda part=part, name=name: hub_records(part, name),  # type: ignore[misc]
             names=names,
-            reading=Layout(),
+            reading=_layout(spec, name),
         )
     return sources, said
 
