@@ -122,10 +122,23 @@ def _local(spec: DataSpec, tried: list[str]) -> dict[str, Source]:
         name = next((name for name in alternatives if (folder / name).exists()), None)
         if name is not None and split not in spec.given:
             layout = _layout(spec, name)
-            sources[split] = _file(folder / name, layout, column_names(spec, layout.columns), own=False)
+            whole = _file(folder / name, layout, column_names(spec, layout.columns), own=False)
+            sources[split] = _divided(whole, layout.divide, split) if layout.divide else whole
         elif split == "train":
             tried.append(f"local files: no {' or '.join(str(folder / name) for name in alternatives)}")
     return sources
+
+
+def _divided(whole: Source, by: str, split: str) -> Source:
+    """The rows of a file for several splits that are for `split`, one of SPLITS."""
+
+    def rows() -> Records:
+        records = whole.open()
+        place = records.columns.index(by)
+        kept = ((line, row) for line, row in records.rows if film_split(str(row[place])) == split)
+        return replace(records, rows=kept)
+
+    return replace(whole, content=f"{whole.content} {split} by {by}", open=rows)
 
 
 def _say(spec: DataSpec, local: Mapping[str, Source], own: Mapping[str, Source]) -> str:

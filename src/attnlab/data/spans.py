@@ -3,14 +3,12 @@
 B windows of a batch, L tokens.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -20,7 +18,8 @@ from attnlab.data.batches import EvalBatches, TrainBatches, collate
 from attnlab.data.load import load_examples
 from attnlab.data.module import Batch, TextDataModule, _Weighted
 from attnlab.data.spec import DataSpec
-from attnlab.data.tokens import tokenizer_settings
+from attnlab.data.store import key_of, read_arrow, stored, values_of, write_arrow
+from attnlab.data.tokens import ROWS, progress, tokenizer_settings
 from attnlab.errors import UserError
 
 # part of every cache key: raise it when the stored columns change
@@ -44,38 +43,24 @@ def windows(
     question was longer than `longest_question`, and cut there. label: tokens [start, end] of the first answer, end
     included; [0, 0], which is [CLS], where the window does not hold all of it. Kept in the datasets cache.
     """
-    key = _key(part, tokenizer, max_length, stride)
-    store: str | None = None
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / "attnlab"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        store = str(folder / f"{key}.arrow")
-    except OSError:
-        pass  # a read-only home: tokenise in memory
+    key = key_of(["spans", _FORMAT, part._fingerprint, max_length, stride, *tokenizer_settings(tokenizer)])
     asked = longest_question(tokenizer, max_length)
-    segments = "token_type_ids" in tokenizer.model_input_names
+    features = _features("token_type_ids" in tokenizer.model_input_names, "label" in part.column_names)
 
-    def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        whole = tokenizer(rows["text"], rows["text_pair"], truncation=False, verbose=False).encodings
-        out: list[dict[str, Any]] = []
-        for index, encoding in enumerate(whole):
-            label = rows["label"][index] if "label" in rows else None
-            for window in _cut(encoding, max_length, stride, asked, label):
-                out.append({"id": rows["id"][index], **window})
-        kept = [column for column in out[0] if segments or column != "token_type_ids"]
-        return {column: [window[column] for window in out] for column in kept}
+    def cut() -> Iterator[dict[str, Any]]:
+        with progress(len(part), f"tokenising {name}") as advance:
+            for rows in part.iter(batch_size=ROWS):
+                whole = tokenizer(rows["text"], rows["text_pair"], truncation=False, verbose=False).encodings
+                labels = rows.get("label", [None] * len(whole))
+                made = [
+                    {"id": example, **window}
+                    for example, encoding, label in zip(rows["id"], whole, labels, strict=True)
+                    for window in _cut(encoding, max_length, stride, asked, label)
+                ]
+                yield {column: [window[column] for window in made] for column in features}
+                advance(len(whole))
 
-    return part.map(
-        encode,
-        batched=True,
-        remove_columns=part.column_names,
-        features=_features(segments, "label" in part.column_names),
-        cache_file_name=store,
-        keep_in_memory=store is None,
-        load_from_cache_file=True,
-        new_fingerprint=key[:32],
-        desc=f"tokenising {name}",
-    )
+    return read_arrow(stored(f"{key}.arrow", lambda draft: write_arrow(draft, features, cut())), key)
 
 
 def _features(segments: bool, labelled: bool) -> datasets.Features:
@@ -86,7 +71,7 @@ def _features(segments: bool, labelled: bool) -> datasets.Features:
         "id": datasets.Value("int64"),
         "input_ids": ints(32),
         **({"token_type_ids": ints(8)} if segments else {}),
-        "length": datasets.Value("int64"),
+        "length": datasets.Value("int32"),
         "offsets": ints(32),
         "cut": datasets.Value("bool"),
         **({"label": ints(32)} if labelled else {}),
@@ -139,10 +124,18 @@ def _answer_tokens(spans: list[tuple[int, int]], label: dict[str, list[Any]] | N
     if not label or not label["text"]:
         return None
     text, start = label["text"][0], label["start"][0]
+    if start < 0:  # it stands nowhere
+        return None
     start += len(text) - len(text.lstrip())
     end = start + len(text.strip())
     inside = [place for place, (first, last) in enumerate(spans) if first < end and last > start]
     return (inside[0], inside[-1]) if inside else None
+
+
+def _answered(examples: datasets.Dataset) -> int:
+    """How many have an answer."""
+    labels = examples.select_columns("label").with_format("arrow")[:].column("label").combine_chunks()
+    return int(np.count_nonzero(labels.field("text").value_lengths().to_numpy()))
 
 
 def collate_windows(rows: dict[str, list[Any]], *, pad_id: int, longest: int) -> dict[str, Tensor]:
@@ -194,17 +187,17 @@ class SpanDataModule(TextDataModule):
         notes = [*examples.notes, *self._length_notes()]
         for split, part in examples.splits.items():
             self._check_unanswered(split, part, notes)
-        self.tokens = {
-            split: windows(part, self.tokenizer, max_length=self.max_length, stride=self.stride, name=split)
-            for split, part in examples.splits.items()
-        }
+        self.tokens = {split: self._tokenised(part, split) for split, part in examples.splits.items()}
         self._examples = examples
         for split, part in self.tokens.items():
             notes += self._window_notes(split, part, examples.splits[split])
         self.notes = tuple(notes)
 
+    def _tokenised(self, part: datasets.Dataset, split: str) -> datasets.Dataset:
+        return windows(part, self.tokenizer, max_length=self.max_length, stride=self.stride, name=split)
+
     def _check_unanswered(self, split: str, part: datasets.Dataset, notes: list[str]) -> None:
-        without = sum(not texts for texts in part.flatten()["label.text"])
+        without = len(part) - _answered(part)
         if without and not self.spec.no_answer:
             raise UserError(
                 f"{split}: {without:,} of {len(part):,} questions have no answer: type task.no_answer=true for a task "
@@ -214,11 +207,11 @@ class SpanDataModule(TextDataModule):
             notes.append(f"{split}: every question has an answer, though task.no_answer=true")
 
     def _window_notes(self, split: str, part: datasets.Dataset, examples: datasets.Dataset) -> list[str]:
-        columns = part.select_columns(["id", "cut", "label"])[:]
-        rows = list(zip(columns["id"], columns["cut"], columns["label"], strict=True))
-        cut = len({example for example, longer, _ in rows if longer})
-        held = len({example for example, _, label in rows if label[1]})
-        answered = sum(bool(texts) for texts in examples.flatten()["label.text"])
+        ids = values_of(part, "id")
+        cut = len(np.unique(ids[values_of(part, "cut")]))
+        labels = part.select_columns("label").with_format("arrow")[:].column("label").combine_chunks()
+        held = len(np.unique(ids[labels.flatten().to_numpy().reshape(-1, 2)[:, 1] > 0]))
+        answered = _answered(examples)
         self.truncated[split] = cut
         asked = longest_question(self.tokenizer, self.max_length)
         notes = [
@@ -241,11 +234,3 @@ class SpanDataModule(TextDataModule):
             persistent_workers=self.spec.workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
-
-
-def _key(part: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int) -> str:
-    settings = ["spans", _FORMAT, max_length, stride, str(part.features), tokenizer_settings(tokenizer)]
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for column in part.column_names:
-        digest.update(json.dumps(list(part[column])).encode())
-    return digest.hexdigest()
