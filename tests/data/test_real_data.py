@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from attnlab.data.formats import FORMATS
 from attnlab.data.load import Examples, load_examples
-from attnlab.data.spec import DataSpec, Layout
+from attnlab.data.spec import DataSpec
 
 ROOT = Path(os.environ.get("ATTNLAB_DATA", "data"))
 TASKS = Path(__file__).parents[2] / "conf" / "task"
@@ -134,22 +133,32 @@ def test_both_layouts_of_scitail_have_the_same_labels() -> None:
     assert official == load("scitail", test="test.txt").splits["test"]["label"][:]
 
 
-def test_squad_files_are_read_whole_with_every_answer_in_its_place() -> None:
-    path = ROOT / "SQuAD" / "xquad.en.json"
-    if not path.is_file():
-        pytest.skip(f"no SQuAD/ under ATTNLAB_DATA={ROOT}")
-    rows = [dict(zip(("id", "title", "question", "context", "answers"), r, strict=True)) for _, r in squad(path)]
-    assert (len(rows), len({r["context"] for r in rows}), len({r["title"] for r in rows})) == (1190, 240, 48)
-    assert len({row["id"] for row in rows}) == 1190
-    for row in rows:
-        for text, start in zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True):
-            assert row["context"][start : start + len(text)] == text
-    sample = [values for _, values in squad(path.with_name("squad_v2_sample.json"))]
-    assert (len(sample), sum(not values[4]["text"] for values in sample)) == (14, 6)
+def test_squad_is_split_by_article_with_every_answer_in_its_place() -> None:
+    examples = load("squad")
+    assert sum(map(len, examples.splits.values())) == 1190
+    contexts = {split: set(part["text_pair"]) for split, part in examples.splits.items()}
+    assert sum(map(len, contexts.values())) == len(set().union(*contexts.values())) == 240
+    assert len({key for part in examples.splits.values() for key in part["key"]}) == 1190
+    for part in examples.splits.values():
+        for context, answers in zip(part["text_pair"], part["label"], strict=True):
+            assert answers["text"]
+            for text, start in zip(answers["text"], answers["start"], strict=True):
+                assert context[start : start + len(text)] == text
 
 
-def squad(path: Path) -> Any:
-    return FORMATS["squad"](path, Layout()).rows
+def test_six_of_the_fourteen_questions_of_squad_2_have_no_answer() -> None:
+    part = load("squad_v2").splits["val"]
+    assert (len(part), sum(not answers["text"] for answers in part["label"])) == (14, 6)
+
+
+def test_swag_has_four_endings() -> None:
+    splits = load("swag").splits
+    assert sum(map(len, splits.values())) == 10
+    assert all(len(endings) == 4 and 0 <= label < 4 for p in splits.values() for endings, label in choices(p))
+
+
+def choices(part: Any) -> Any:
+    return zip(part["choices"], part["label"], strict=True)
 
 
 def test_a_lone_quotation_mark_swallows_no_rows() -> None:

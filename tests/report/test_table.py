@@ -125,3 +125,11 @@ def test_durations_and_sizes_are_said_in_words():
     assert duration(3899) == "1 h 04 min"
     assert memory(640) == "640 MB"
     assert memory(1250) == "1.25 GB"
+
+
+def test_further_evaluation_sets_are_rows_with_their_whole_names() -> None:
+    further = {"val_mismatched": {"accuracy": 0.8125, "f1": 0.75, "loss": 0.5}}
+    text = printed(METRICS | further)
+    assert "val_mismatched" in text
+    assert "0.8125" in text
+    assert max(len(line) for line in text.splitlines()) <= 80

@@ -40,8 +40,9 @@ class Layout:
 
     format: auto (by the extension) or a name in `data.formats`. header: names for a file without a header line; a name
     that ends in `?` may be missing at a row's end. columns: ours -> theirs, where they differ from the task's. skip:
-    labels whose rows are left out (SNLI's "-": no consensus). A match `hub:*` is for the Hub's rows, of which it can
-    only skip some; there a hidden label, -1, is "".
+    labels whose rows are left out (SNLI's "-": no consensus). divide: the column by which a file that serves several
+    splits is divided among them, as `data.split.film_split` does: no two splits share a value. A match `hub:*` is for
+    the Hub's rows, of which it can only skip some; there a hidden label, -1, is "".
     """
 
     match: str = "*"
@@ -49,6 +50,7 @@ class Layout:
     header: tuple[str, ...] = ()
     columns: Mapping[str, str | None] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
+    divide: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,9 @@ class DataSpec:
     layouts: the first that fits a file says how it is read; else by its extension, with `header`. text, text_pair,
     label: columns; group: the column of what is ranked together (a question); choices: the columns of the endings, or
     one that holds a list; key: the source's own id of a row.
+
+    For kind span. stride: tokens that neighbouring windows share, None: a third of max_length. no_answer: a question
+    may have none.
 
     labels in id order, or None: read from the training data. aliases: other spellings of a label -> its name. rows:
     official counts of a split, any of which is right. strict: what is else dropped and reported is an error.
@@ -98,6 +103,8 @@ class DataSpec:
     mask_probability: float = 0.15
     whole_word: bool = True
     unknown: str | None = None
+    stride: int | None = None
+    no_answer: bool = False
 
     @classmethod
     def from_config(cls, task: Mapping[str, Any], data: Mapping[str, Any]) -> "DataSpec":
@@ -138,6 +145,8 @@ class DataSpec:
             mask_probability=float(task.get("mask_probability", 0.15)),
             whole_word=bool(task.get("whole_word", True)),
             unknown=_text(task.get("unknown")),
+            stride=_whole(task, "stride", None, least=0, group="task"),
+            no_answer=bool(task.get("no_answer")),
         )
 
 
@@ -169,15 +178,16 @@ def _layout(value: Mapping[str, Any]) -> Layout:
         header=tuple(str(name) for name in value.get("header") or ()),
         columns={str(k): _text(v) for k, v in (value.get("columns") or {}).items()},
         skip=tuple(str(label) for label in value.get("skip") or ()),
+        divide=_text(value.get("divide")),
     )
 
 
-def _whole(data: Mapping[str, Any], key: str, default: int | None, least: int = 1) -> int | None:
-    value = data.get(key)
+def _whole(given: Mapping[str, Any], key: str, default: int | None, least: int = 1, group: str = "data") -> int | None:
+    value = given.get(key)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"data.{key}={value} must be a whole number of at least {least}")
+        raise UserError(f"{group}.{key}={value} must be a whole number of at least {least}")
     return value
 
 

@@ -13,6 +13,8 @@ from rich.text import Text
 Metrics = Mapping[str, Mapping[str, float]]
 
 SPLITS = ("train", "val", "test")
+# What metrics.json holds beside the scores of splits.
+NOT_SPLITS = ("train", "attention", "mask")
 BAR_WIDTH = 16
 WIDTH = 80
 ABSENT = "-"
@@ -45,20 +47,26 @@ def run_summary(metrics: Metrics, *, mask: str | None = None, unicode: bool = Tr
 
 
 def _scores(metrics: Metrics) -> Table | None:
-    scored = {name for split in ("val", "test") for name in metrics.get(split, {})}
+    """A row a metric and a column a split; where there are further splits, with longer names, the other way round."""
+    evaluated = [split for split in metrics if split not in NOT_SPLITS]
+    scored = {name for split in evaluated for name in metrics[split]}
     # The train part holds costs, too; a score of it is what other splits also have.
-    scores = {split: {k: v for k, v in metrics.get(split, {}).items() if k in scored} for split in SPLITS}
-    splits = [split for split in SPLITS if scores[split]]
+    ordered = dict.fromkeys((*SPLITS, *evaluated))
+    scores = {split: {k: v for k, v in metrics.get(split, {}).items() if k in scored} for split in ordered}
+    splits = [split for split in ordered if scores[split]]
     if not splits:
         return None
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    table.add_column("metric", style="cyan")
-    for split in splits:
-        table.add_column(split, justify="right", style="bold" if split == "test" else "")
     # The loss goes last: what the task is scored by is read first.
-    names = dict.fromkeys(name for split in splits for name in scores[split])
-    for name in sorted(names, key=lambda name: name == "loss"):
-        table.add_row(name, *(_cell(scores[split].get(name)) for split in splits))
+    names = sorted(dict.fromkeys(name for split in splits for name in scores[split]), key=lambda name: name == "loss")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    upright = set(splits) <= set(SPLITS)
+    names = names if upright else [name for name in names if name != "loss"]
+    table.add_column("metric" if upright else "split", style="cyan")
+    for column in splits if upright else names:
+        table.add_column(column, justify="right", style="bold" if column == "test" else "")
+    for row in names if upright else splits:
+        pairs = [(split, row) for split in splits] if upright else [(row, name) for name in names]
+        table.add_row(row, *(_cell(scores[split].get(name)) for split, name in pairs))
     return table
 
 
