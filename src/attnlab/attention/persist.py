@@ -2,10 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 from transformers import logging as hf_logging
 
 from ..errors import UserError
@@ -14,6 +21,12 @@ from .masking import SUBMODULE as MASK
 from .spec import AttentionSpec
 
 SPEC_KEY = "attnlab"
+# How the class that a saved config names ends.
+CLASSES = {
+    "ForMaskedLM": AutoModelForMaskedLM,
+    "ForMultipleChoice": AutoModelForMultipleChoice,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+}
 
 
 def load(folder: str | Path) -> PreTrainedModel:
@@ -32,8 +45,7 @@ def load(folder: str | Path) -> PreTrainedModel:
     hf_logging.set_verbosity_error()  # our parameters, which attach() brings, count as unexpected there
     hf_logging.disable_progress_bar()
     try:
-        auto = AutoModelForMaskedLM if _predicts_tokens(path) else AutoModelForSequenceClassification
-        model: PreTrainedModel = auto.from_pretrained(path, use_safetensors=True)
+        model: PreTrainedModel = _class_of(path).from_pretrained(path, use_safetensors=True)
     finally:
         hf_logging.set_verbosity(verbosity)
     plain = getattr(model.config, SPEC_KEY, None)
@@ -54,10 +66,10 @@ def load(folder: str | Path) -> PreTrainedModel:
     return model
 
 
-def _predicts_tokens(path: Path) -> bool:
-    """Whether the saved model is a masked language model, by the class that its config names."""
-    saved = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    return any(str(name).endswith("ForMaskedLM") for name in saved.get("architectures") or ())
+def _class_of(path: Path) -> Any:
+    """What loads the saved model, by the class that its config names."""
+    named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
+    return next((auto for end, auto in CLASSES.items() if named[0].endswith(end)), AutoModelForSequenceClassification)
 
 
 def _is_ours(key: str) -> bool:

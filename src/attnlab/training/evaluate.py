@@ -1,5 +1,6 @@
 """Score a finished run again, from its folder alone."""
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,8 +53,10 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         there = ", ".join(module_data.examples.splits)
         raise UserError(f"task {spec.task} has no labelled {split} split here; there is {there}")
     task = TaskSpec.from_config(settings["task"], labels)
-    module = FineTuner(model, task, settings, splits=[split])
+    module = FineTuner(model, task, settings, examples=module_data.examples.splits)
     module.tested = split
+    if task.kind == "span" and split != "val":
+        module.leave_unanswered_above(_threshold(run))
     accelerator = "gpu" if torch.cuda.is_available() else "cpu"
     precision: Any = resolve_precision(settings["trainer"]["precision"], accelerator)
     trainer = pl.Trainer(
@@ -73,3 +76,11 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
     metrics = {k.removeprefix(prefix): float(v) for k, v in values.items() if k.startswith(prefix)}
     metrics |= module_data.baselines(split)
     return metrics | {f"attention/{k}": v for k, v in module.attention.items()}
+
+
+def _threshold(run: Path) -> float | None:
+    """Above which null odds the run leaves a question unanswered, as its validation found."""
+    path = run / "metrics.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    value = found.get("val", {}).get("no_answer_threshold")
+    return None if value is None else float(value)
