@@ -2,10 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 from transformers import logging as hf_logging
 
 from ..errors import UserError
@@ -14,6 +21,11 @@ from .masking import SUBMODULE as MASK
 from .spec import AttentionSpec
 
 SPEC_KEY = "attnlab"
+HEADS = {
+    "MaskedLM": AutoModelForMaskedLM,
+    "MultipleChoice": AutoModelForMultipleChoice,
+    "QuestionAnswering": AutoModelForQuestionAnswering,
+}
 
 
 def load(folder: str | Path) -> PreTrainedModel:
@@ -32,8 +44,7 @@ def load(folder: str | Path) -> PreTrainedModel:
     hf_logging.set_verbosity_error()  # our parameters, which attach() brings, count as unexpected there
     hf_logging.disable_progress_bar()
     try:
-        auto = AutoModelForMaskedLM if _predicts_tokens(path) else AutoModelForSequenceClassification
-        model: PreTrainedModel = auto.from_pretrained(path, use_safetensors=True)
+        model: PreTrainedModel = _auto_class(path).from_pretrained(path, use_safetensors=True)
     finally:
         hf_logging.set_verbosity(verbosity)
     plain = getattr(model.config, SPEC_KEY, None)
@@ -54,10 +65,11 @@ def load(folder: str | Path) -> PreTrainedModel:
     return model
 
 
-def _predicts_tokens(path: Path) -> bool:
-    """Whether the saved model is a masked language model, by the class that its config names."""
-    saved = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    return any(str(name).endswith("ForMaskedLM") for name in saved.get("architectures") or ())
+def _auto_class(path: Path) -> Any:
+    """The class of the saved model, by the name of it that its config has."""
+    saved = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    heads = (name.rpartition("For")[2] for name in map(str, saved))
+    return next((HEADS[head] for head in heads if head in HEADS), AutoModelForSequenceClassification)
 
 
 def _is_ours(key: str) -> bool:
