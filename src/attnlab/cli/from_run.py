@@ -33,8 +33,8 @@ usage: attnlab predict run=FOLDER [input=FILE|-] [output=FILE|-] [format=jsonl]
        attnlab predict run=FOLDER split=NAME [task=NAME] [data.KEY=VALUE ...]
                [format=jsonl|glue|squad] [output=FILE|FOLDER|-]
 
-Answers each row of a jsonl, csv, tsv or parquet file or each line of a txt file;
-- means standard input or output, and is the default of both:
+Answers each row of a jsonl, csv, tsv or parquet file or each line of a txt
+file; - means standard input or output, and is the default of both:
   attnlab predict run=FOLDER input=new.jsonl output=labelled.jsonl
   echo "a fine film" | attnlab predict run=FOLDER
 

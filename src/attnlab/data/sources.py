@@ -3,6 +3,7 @@
 And what to say if they come from nowhere.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -129,13 +130,15 @@ def _local(spec: DataSpec, tried: list[str]) -> dict[str, Source]:
     for split, alternatives in spec.files.items():
         if not _wanted(spec, split):
             continue
-        name = next((name for name in alternatives if (folder / name).exists()), None)
+        # MNLI/../diagnostic is there even where MNLI is not
+        places = {name: Path(os.path.normpath(folder / name)) for name in alternatives}
+        name = next((name for name, place in places.items() if place.exists()), None)
         if name is not None and split not in spec.given:
             layout = _layout(spec, name)
-            whole = _file(folder / name, layout, column_names(spec, layout.columns), own=False)
+            whole = _file(places[name], layout, column_names(spec, layout.columns), own=False)
             sources[split] = _divided(whole, layout.divide, split) if layout.divide else whole
         elif split == (spec.only or "train"):
-            tried.append(f"local files: no {' or '.join(str(folder / name) for name in alternatives)}")
+            tried.append(f"local files: no {' or '.join(map(str, places.values()))}")
     return sources
 
 

@@ -29,6 +29,8 @@ def evaluate(
     the same labels. Raises UserError for a folder that is no finished run, a split that the task has not, or data that
     cannot be found.
     """
+    if split == "train":
+        raise UserError("split=train: a score on what was learned by heart says nothing; val and test do")
     quieten()
     opened = open_run(run, task=task, data=data)
     model, settings, spec = opened.model, opened.settings, opened.data
@@ -43,6 +45,8 @@ def evaluate(
         log.info("note: %s", note)
     assert module_data.examples is not None
     if split not in module_data.examples.splits:
+        if spec.kind == "mlm":
+            raise UserError(f"task={spec.task} has no {split} text here; there is {', '.join(module_data.tokens)}")
         raise UserError(
             f"task={spec.task} has no labels for {split} here: it can be predicted, attnlab predict run={run} "
             f"{f'task={spec.task} ' if task else ''}split={split}"
