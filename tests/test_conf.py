@@ -189,3 +189,9 @@ def test_the_attention_sweep_has_every_attention() -> None:
     file = yaml.safe_load((CONF / "sweep" / "attentions.yaml").read_text("utf-8"))
     swept = file["hydra"]["sweeper"]["params"]["attn"].split(",")
     assert sorted(swept) == group_choices([CONF])["attn"]
+
+
+def test_a_task_says_how_long_its_texts_are_and_the_user_has_the_last_word() -> None:
+    assert composed("task=sst2").data.max_length == 128
+    assert composed("task=squad").data.max_length == 384
+    assert composed("data.max_length=64", "task=squad").data.max_length == 64

@@ -1,6 +1,7 @@
 """Bad input: the message names the file, the line and the remedy, and comes in seconds."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,47 @@ def test_own_files_do_not_go_with_the_embedded_task(tmp_path: Path) -> None:
 )
 def test_a_wrong_setting_is_named(data: dict[str, Any], words: str) -> None:
     assert words in refusal(**data)
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("text,label\nx,-1\ny,-1\n", "every label is -1 or missing"),
+        ("text\nx\n", "no label column"),
+    ],
+)
+def test_a_test_set_of_the_users_without_labels_is_for_predict(tmp_path: Path, test: str, words: str) -> None:
+    said = refusal(train=file(tmp_path, GOOD), test=file(tmp_path, test, "test.csv"))
+    assert f"{tmp_path / 'test.csv'}: {words}" in said
+    assert "Leave data.test out" in said
+    assert f"attnlab predict run=FOLDER input={tmp_path / 'test.csv'}" in said
+
+
+def doubt(**data: Any) -> list[str]:
+    """The notes on input that is taken all the same; strict refuses it, with file and line."""
+    config = yaml.safe_load((TASKS / "custom.yaml").read_text())
+    config["columns"]["key"] = "key"
+    spec = DataSpec.from_config(config, {"root": "/nowhere", **data})
+    with pytest.raises(UserError, match=r"a\.csv, line 4: here begin .*data\.strict=true takes none"):
+        load_examples(replace(spec, strict=True))
+    return list(load_examples(spec).notes)
+
+
+def test_ids_that_are_there_twice_are_counted(tmp_path: Path) -> None:
+    path = file(tmp_path, "key,text,label\n7,a,0\n8,b,1\n7,c,0\n7,d,1\n")
+    assert f"train: 2 rows with an id that was there before ({path}, the first at line 4)" in doubt(train=path)
+
+
+def test_pairs_with_one_side_empty_leave_train_only(tmp_path: Path) -> None:
+    path = file(tmp_path, "text,other,label\na,b,0\nb,c,1\nc,,0\nd,e,1\n")
+    notes = doubt(train=path, val=path, text_pair="other")
+    assert f"train: 1 row with one side empty dropped ({path}, the first at line 4)" in notes
+    assert f"val: 1 row with one side empty kept ({path}, the first at line 4)" in notes
+
+
+def test_an_item_of_a_json_list_is_named(tmp_path: Path) -> None:
+    good = '{"text": "a", "label": "x"}, {"text": "b", "label": "y"}'
+    said = refusal(
+        train=file(tmp_path, f"[{good}]", "a.json"), val=file(tmp_path, f'{{"data": [{good}, 3]}}', "b.json")
+    )
+    assert "b.json, item 3: a int, not a JSON object" in said

@@ -124,3 +124,17 @@ def test_padding_stops_at_what_the_model_can_take(monkeypatch: pytest.MonkeyPatc
     assert batch["input_ids"].shape == (1, 10)
     assert batch["labels"].dtype == torch.float32
     assert "token_type_ids" not in batch
+
+
+def test_the_order_of_a_seed_is_frozen() -> None:
+    """Published numbers depend on it."""
+    lengths = [i * 7 % 11 + 1 for i in range(12)]
+
+    def order(batches: TrainBatches | EvalBatches) -> list[list[int]]:
+        return [[index for index, _ in batch] for batch in batches]
+
+    batches = TrainBatches(lengths, 4, seed=1)
+    batches.set_epoch(1)
+    assert order(batches) == [[0, 11, 8, 5], [1, 9, 6, 3], [2, 10, 7, 4]]
+    assert order(TrainBatches(lengths, 1, seed=1)) == [[i] for i in (0, 9, 3, 2, 4, 6, 10, 5, 7, 11, 1, 8)]
+    assert order(EvalBatches(lengths, 5)) == [[3, 6, 9, 1, 4], [7, 10, 2, 5], [8, 0, 11]]

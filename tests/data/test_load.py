@@ -212,3 +212,16 @@ def test_an_official_glue_download_works_and_its_unlabelled_test_is_ignored(tmp_
         got = load(task, root=str(tmp_path))
         assert {k: len(v) for k, v in got.splits.items()} == {"train": 2, "val": 2}, task
         assert "test.tsv has no labels: ignored" in got.notes[0]
+
+
+def test_texts_that_an_evaluation_shares_with_train_are_counted_once_each(tmp_path: Path) -> None:
+    def write(name: str, rows: str) -> Path:
+        (tmp_path / name).write_text("text,other,label\n" + rows)
+        return tmp_path / name
+
+    train = write("train.csv", "a,b,0\nc,d,1\nc,d,0\ne,f,1\n")
+    val = write("val.csv", "c,d,1\nc,d,1\na,x,0\n")
+    test = write("test.csv", "e,f,1\na,b,0\n")
+    notes = load("custom", train=train, val=val, test=test, text_pair="other").notes
+    assert notes[-2:] == ("val: 1 distinct text is in train too", "test: 2 distinct texts are in train too")
+    assert load("custom", train=train, val=val).notes[-1] == "val: 2 distinct texts are in train too"

@@ -6,8 +6,10 @@ from typing import Any
 import datasets
 import pytest
 import torch
+import yaml
 from transformers import AutoTokenizer
 
+from attnlab.data.pretraining import build_data
 from attnlab.data.spans import SpanDataModule, collate_windows, longest_question, windows
 from attnlab.data.spec import DataSpec
 from attnlab.data.wheels import minilm_folder
@@ -15,6 +17,7 @@ from attnlab.errors import UserError
 from tests.squad_files import examples, squad_v2_sample, xquad
 
 CONTEXT = "The old lobster lives under a blue rock in the cold sea. It eats small crabs and sleeps all day long."
+CONF = Path(__file__).parents[2] / "conf" / "task"
 # of 1,190 answers one ends within a word
 HALF_WORDS = {("7,000,000 square kilometres (2,70", "7,000,000 square kilometres (2,700")}
 
@@ -224,6 +227,29 @@ def test_a_stride_that_leaves_windows_no_way_on_is_refused(tokenizer: Any, monke
     with pytest.raises(UserError, match=r"task\.stride=128 is too much for windows of 128 tokens: at most 62"):
         module(one("sea"), tokenizer, monkeypatch, max_length=128, stride=128)
     module(one("sea"), tokenizer, monkeypatch, max_length=128, stride=62)
+
+
+def test_the_questions_at_hand_are_divided_by_article_and_keep_their_keys(
+    shared_data: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    task = yaml.safe_load((CONF / "squad.yaml").read_text("utf-8"))
+    data = build_data(DataSpec.from_config(task, {"root": str(shared_data), "max_length": 384}), tokenizer, 1)
+    data.setup()
+    splits = data.examples.splits
+    assert {split: len(part) for split, part in splits.items()} == {"train": 862, "val": 154, "test": 174}
+    contexts = {split: set(part["text_pair"]) for split, part in splits.items()}
+    assert sum(map(len, contexts.values())) == len(set.union(*contexts.values())) == 240
+    whole = {row["key"]: row for row in xquad(shared_data)}
+    for part in splits.values():
+        for row in part:
+            assert {k: v for k, v in row.items() if k != "id"} == {
+                k: v for k, v in whole.pop(row["key"]).items() if k != "id"
+            }
+    assert not whole
+    # the user's own file is never divided
+    given = {"train": str(shared_data / "SQuAD" / "xquad.en.json"), "source": "local", "root": str(tmp_path)}
+    own = build_data(DataSpec.from_config(task, {**given, "val": given["train"], "max_length": 384}), tokenizer, 1)
+    assert len(own.examples.splits["train"]) == 1190
 
 
 def test_a_task_without_a_context_is_refused(tokenizer: Any) -> None:

@@ -12,7 +12,7 @@ from attnlab.data.overlap import overlap_notes
 from attnlab.data.rows import Summary, Vetting, column, label_ids, read_labels
 from attnlab.data.sources import Source, find
 from attnlab.data.spec import SPLITS, DataSpec
-from attnlab.data.split import number_strata, stratified, whole_groups
+from attnlab.data.split import Places, number_strata, stratified, whole_groups
 from attnlab.data.store import chosen, key_of, read_arrow, stored, values_of, write_arrow
 from attnlab.errors import UserError, closest
 
@@ -271,22 +271,22 @@ def _refuse_if_strict(spec: DataSpec, one: _Vetted, line: int, words: str) -> No
         )
 
 
-def _strata(part: datasets.Dataset, spec: DataSpec, size: int) -> list[Any]:
+def _strata(part: datasets.Dataset, spec: DataSpec, size: int) -> Sequence[Any] | Places:
     """What a subset should have in proportion: classes, levels of a number, sets of labels, answered or not."""
     if spec.kind == "regression":
-        return number_strata(values_of(part, "label").tolist(), bins=min(10, size))
+        return number_strata(values_of(part, "label"), bins=min(10, size))
     if spec.kind in ("classification", "multiple_choice"):
-        return list(values_of(part, "label").tolist())
+        return values_of(part, "label")
     strata: list[Any] = []
     for rows in part.select_columns("label").iter(batch_size=1000):
         strata += [tuple(one) if spec.kind == "multilabel" else bool(one["text"]) for one in rows["label"]]
     return strata
 
 
-def _some(part: datasets.Dataset, spec: DataSpec, size: int) -> list[int]:
+def _some(part: datasets.Dataset, spec: DataSpec, size: int) -> Places:
     """Ascending indices of `size` examples, stratified; of rows that are ranked together all or none."""
     if "group" in part.column_names:
-        return whole_groups(values_of(part, "group").tolist(), size)
+        return whole_groups(values_of(part, "group"), size)
     return stratified(_strata(part, spec, size), size)
 
 
@@ -297,7 +297,7 @@ def _hold_out(parts: Mapping[str, datasets.Dataset], spec: DataSpec, notes: list
     size = max(1, round(len(train) / 10))
     # what stays is chosen, not what goes: so a class with one example is never held out whole
     if "group" in train.column_names:
-        rest = whole_groups(values_of(train, "group").tolist(), len(train) - size)
+        rest = whole_groups(values_of(train, "group"), len(train) - size)
         how = "whole questions"
     else:
         rest = stratified(_strata(train, spec, size), len(train) - size)

@@ -12,7 +12,7 @@ from typing import Any
 
 from attnlab.data.files import Records, open_records
 from attnlab.data.hub import hub_records, hub_splits
-from attnlab.data.rows import Columns
+from attnlab.data.rows import Columns, column
 from attnlab.data.spec import SPLITS, DataSpec, Layout
 from attnlab.data.split import film_split
 from attnlab.data.store import content_of
@@ -147,7 +147,7 @@ def _divided(whole: Source, by: str, split: str) -> Source:
 
     def rows() -> Records:
         records = whole.open()
-        place = records.columns.index(by)
+        place = column(records.columns, records.name, by, "task.layouts")
         kept = ((line, row) for line, row in records.rows if film_split(str(row[place])) == split)
         return replace(records, rows=kept)
 

@@ -2,8 +2,13 @@
 
 import hashlib
 import random
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def film_split(film: str) -> str:
@@ -15,17 +20,14 @@ def film_split(film: str) -> str:
     return {0: "val", 1: "test"}.get(bucket, "train")
 
 
-def stratified(strata: Sequence[Hashable], size: int, *, seed: int = 0) -> list[int]:
+def stratified(strata: Sequence[Hashable] | Numbers, size: int, *, seed: int = 0) -> Places:
     """Ascending indices of `size` examples, each stratum in proportion (largest remainder).
 
     No stratum is left out while there is room for one of each.
     """
     if size >= len(strata):
-        return list(range(len(strata)))
-    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for index, stratum in enumerate(strata):
-        groups[stratum].append(index)
-    members = list(groups.values())
+        return np.arange(len(strata))
+    members = _members(strata)
     exact = [size * len(group) / len(strata) for group in members]
     quota = [int(share) for share in exact]
     if size >= len(members):
@@ -40,30 +42,37 @@ def stratified(strata: Sequence[Hashable], size: int, *, seed: int = 0) -> list[
                 quota[i] += 1
     while sum(quota) > size:
         quota[max(range(len(quota)), key=lambda i: quota[i] - exact[i] if quota[i] > 1 else -1.0)] -= 1
-    return sorted(index for group, share in zip(members, quota, strict=True) for index in draw.sample(group, share))
+    drawn = [group[draw.sample(range(len(group)), share)] for group, share in zip(members, quota, strict=True)]
+    return np.sort(np.concatenate(drawn))
 
 
-def whole_groups(groups: Sequence[int], size: int, *, seed: int = 0) -> list[int]:
-    """Ascending indices of whole groups, drawn at random, `size` examples or as few less as one group needs.
+def _members(strata: Sequence[Hashable] | Numbers) -> list[Places]:
+    """Ascending indices of each stratum's examples, the strata in the order in which they are met."""
+    if not isinstance(strata, np.ndarray):
+        codes: dict[Hashable, int] = {}
+        strata = np.array([codes.setdefault(stratum, len(codes)) for stratum in strata])
+    _, first, which, counts = np.unique(strata, return_index=True, return_inverse=True, return_counts=True)
+    groups = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
+    return [groups[i] for i in np.argsort(first)]
+
+
+def whole_groups(groups: Sequence[int] | Numbers, size: int, *, seed: int = 0) -> Places:
+    """Ascending indices of whole groups, drawn at random, `size` examples or as few less as fit.
 
     The first that is drawn stays even where it is larger.
     """
-    members: defaultdict[int, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
-    order = list(members)
-    random.Random(seed).shuffle(order)
-    kept: list[int] = members[order[0]]
-    for group in order[1:]:
-        if len(kept) + len(members[group]) <= size:
-            kept = kept + members[group]
-    return sorted(kept)
+    members = _members(groups)
+    random.Random(seed).shuffle(members)
+    kept, room = [members[0]], size - len(members[0])
+    for group in members[1:]:
+        if len(group) <= room:
+            kept.append(group)
+            room -= len(group)
+    return np.sort(np.concatenate(kept))
 
 
-def number_strata(values: Sequence[float], bins: int) -> list[int]:
+def number_strata(values: Numbers, bins: int) -> Places:
     """Strata for numeric labels: which of `bins` equal shares of the sorted values each lies in."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    strata = [0] * len(values)
-    for rank, index in enumerate(order):
-        strata[index] = rank * bins // len(values)
+    strata = np.empty(len(values), dtype=np.int64)
+    strata[np.argsort(values, kind="stable")] = np.arange(len(values)) * bins // len(values)
     return strata
