@@ -59,7 +59,7 @@ def test_help_lists_every_choice_and_fits_80_columns(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "export"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "submission", "export"])
 def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
     done = attnlab(command, "--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -197,8 +197,7 @@ def test_evaluate_knows_the_splits_that_it_can_score(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
     done = attnlab("evaluate", f"run={run}", "split=train", cwd=tmp_path)
     assert done.returncode == 2
-    assert "unknown split 'train'" in done.stderr
-    assert "One of: test, val" in done.stderr
+    assert "split=train: a score on what was learned by heart says nothing" in done.stderr
 
 
 def test_a_failed_jobs_error_holds_no_model(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attnlab.errors import UserError, closest
 
-COMMANDS = ("train", "evaluate", "predict", "export", "bench")
+COMMANDS = ("train", "evaluate", "predict", "submission", "export", "bench")
 
 
 def main() -> None:
@@ -39,6 +39,10 @@ def dispatch(argv: Sequence[str]) -> int:
         from attnlab.cli.from_run import predict_command
 
         return predict_command(rest)
+    if command == "submission":
+        from attnlab.cli.submission import submission_command
+
+        return submission_command(rest)
     if command == "export":
         from attnlab.cli.from_run import export_command
 

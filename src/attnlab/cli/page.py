@@ -50,6 +50,7 @@ EXAMPLES = """\
       data.text=review data.label=stars
   attnlab evaluate run=outputs/sst2/sparsemax/2026-01-31_10-00-00_s1
   attnlab predict run=FOLDER input=new.jsonl output=predictions.jsonl
+  attnlab submission runs=outputs
   attnlab export run=FOLDER what=mask
 """
 
@@ -59,8 +60,8 @@ def help_page() -> str:
         [
             "attnlab: fine-tune BERT-like encoders with sparse attention.\n",
             "usage: python train.py [-m] [group=choice ...] [key=value ...]",
-            "       attnlab train | evaluate | predict | export | bench   (the default is",
-            "       train; attnlab COMMAND --help says more)\n",
+            "       attnlab train | evaluate | predict | submission | export | bench   (the",
+            "       default is train; attnlab COMMAND --help says more)\n",
             "Groups and their choices (the files in conf/):",
             _groups(),
             "Keys that are used most (all of them: --cfg job):",

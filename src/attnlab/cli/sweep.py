@@ -89,5 +89,14 @@ def show_masks(root: Path, console: Console) -> None:
     show(root, console)
 
 
+def show_glue(jobs: Sequence[Job], fixed: Sequence[str], console: Console) -> None:
+    """The GLUE average of each setting, where the sweep is over two tasks of it or more."""
+    from attnlab.report.glue import sweep_averages
+
+    for setting, average in sweep_averages(jobs, fixed).items():
+        line = f"{setting}: {average}" if setting else str(average)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

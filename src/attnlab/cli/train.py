@@ -21,7 +21,7 @@ from attnlab.cli.choices import conf_dir
 from attnlab.cli.overrides import Plan, check, job_folder
 from attnlab.cli.reference import reference_config, softmax_references, sweeps_density
 from attnlab.cli.resume import require_run, resume_target, resumed_config
-from attnlab.cli.sweep import Job, print_table, report_failure, show_density, show_masks, write_table
+from attnlab.cli.sweep import Job, print_table, report_failure, show_density, show_glue, show_masks, write_table
 from attnlab.errors import UserError, closest
 
 MULTIRUN = ("-m", "--multirun")
@@ -121,6 +121,8 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
     except KeyboardInterrupt:
         interrupted = True
     print_table(jobs, total, fixed, console)
+    if "task" in plan.swept:
+        show_glue(jobs, fixed, console)
     if jobs and sweeps_density(plan):
         show_density(root, jobs, fixed, console)
     if jobs and any(key.partition(".")[0] == "mask" for key in plan.swept):

@@ -1,6 +1,6 @@
 """Multiple choice: each ending after what comes before it, a text of its own, and batches of them (B, C, L)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from attnlab.data.batches import EvalBatches, TrainBatches, collate
 from attnlab.data.module import Batch, TextDataModule
 from attnlab.data.store import key_of, read_arrow, stored, write_arrow
-from attnlab.data.tokens import ROWS, progress, tokenizer_settings
+from attnlab.data.tokens import ROWS, encode, progress, tokenizer_settings
 from attnlab.errors import UserError
 
 _FORMAT = 1
@@ -49,36 +49,29 @@ def tokenised_choices(
     def encoded() -> Iterator[dict[str, Any]]:
         with progress(len(part), f"tokenising {name}") as advance:
             for rows in part.iter(batch_size=ROWS):
-                endings = rows["choices"]
-                if "text_pair" in rows:
-                    endings = [
-                        [f"{start} {end}" for end in row] for start, row in zip(rows["text_pair"], endings, strict=True)
-                    ]
-                yield {"id": rows["id"], "label": rows["label"]} | encode(rows["text"], endings)
+                columns = encode_choices(rows, len(part[0]["choices"]), tokenizer, max_length=max_length, name=name)
+                yield {"id": rows["id"], "label": rows["label"]} | columns
                 advance(len(rows["id"]))
-
-    def encode(before: list[str], endings: list[list[str]]) -> dict[str, Any]:
-        count = len(part[0]["choices"])
-        for row in endings:
-            if len(row) != count:
-                raise UserError(f"{name}: a row has {len(row)} endings where the first has {count}: each needs as many")
-        out = tokenizer(
-            [text for text in before for _ in range(count)],
-            list(chain.from_iterable(endings)),
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-            return_token_type_ids=segments,
-            verbose=False,
-        )
-        starts = range(0, len(before) * count, count)
-        columns = {key: [values[start : start + count] for start in starts] for key, values in out.items()}
-        columns["length"] = [max(map(len, row)) for row in columns["input_ids"]]
-        columns["cut"] = [any(one.overflowing for one in out.encodings[start : start + count]) for start in starts]
-        return columns
 
     path = stored(f"{key}.arrow", lambda draft: write_arrow(draft, datasets.Features(features), encoded()))
     return read_arrow(path, key)
+
+
+def encode_choices(
+    rows: Mapping[str, list[Any]], count: int, tokenizer: PreTrainedTokenizerBase, *, max_length: int, name: str
+) -> dict[str, list[Any]]:
+    """Columns text, [text_pair], choices as columns input_ids, [token_type_ids], length, cut; count: endings a row."""
+    for row in rows["choices"]:
+        if len(row) != count:
+            raise UserError(f"{name}: a row has {len(row)} endings where the first has {count}: each needs as many")
+    endings = [end for row in rows["choices"] for end in row]
+    if "text_pair" in rows:
+        begun = [start for start in rows["text_pair"] for _ in range(count)]
+        endings = [f"{start} {end}" for start, end in zip(begun, endings, strict=True)]
+    flat = encode([[text for text in rows["text"] for _ in range(count)], endings], tokenizer, max_length=max_length)
+    starts = range(0, len(endings), count)
+    columns = {key: [values[start : start + count] for start in starts] for key, values in flat.items()}
+    return columns | {"length": [max(row) for row in columns["length"]], "cut": [any(row) for row in columns["cut"]]}
 
 
 def collate_choices(rows: dict[str, list[Any]], *, pad_id: int, longest: int) -> dict[str, Tensor]:

@@ -30,28 +30,28 @@ def hub_records(split: datasets.Dataset, name: str) -> Records:
     return Records(name=name, columns=tuple(split.features), rows=rows(), unit="row")
 
 
-def hub_splits(hub: HubSpec) -> tuple[dict[str, datasets.Dataset], str]:
+def hub_splits(hub: HubSpec, needed: str = "train") -> tuple[dict[str, datasets.Dataset], str]:
     """The splits by our names, as they lie on disk, and where they are from; without any, the second is why.
 
-    Offline, what earlier runs left in the datasets cache still loads. Of the splits beside train, those that the Hub
+    Offline, what earlier runs left in the datasets cache still loads. Of the splits beside `needed`, those that the Hub
     lacks are left out.
     """
     online = reachable()
     loaded: dict[tuple[str, str | None], datasets.DatasetDict | str] = {}
     splits = {}
-    for ours, theirs in sorted(hub.splits.items(), key=lambda item: item[0] != "train"):
+    for ours, theirs in sorted(hub.splits.items(), key=lambda item: item[0] != needed):
         path, config, split = _address(hub, theirs)
         if (path, config) not in loaded:
             loaded[path, config] = _loaded(path, config, online=online)
         found = loaded[path, config]
         if not isinstance(found, str) and split in found:
             splits[ours] = found[split]
-        elif ours == "train":
+        elif ours == needed:
             return {}, found if isinstance(
                 found, str
             ) else f"{_name(path, config)}: no split {split!r} in {list(found)}"
-    if "train" not in splits:
-        return {}, f"{_name(hub.path, hub.name)}: the task names no training split"
+    if needed not in splits:
+        return {}, f"{_name(hub.path, hub.name)}: the task names no {needed} split"
     return splits, f"Hugging Face Hub {hub.path}{f'/{hub.name}' if hub.name else ''}"
 
 

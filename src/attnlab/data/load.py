@@ -1,7 +1,7 @@
 """From a DataSpec to vetted examples in `datasets.Dataset`s, on disk and read there."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnlab.data.sources import Source, find
 from attnlab.data.spec import SPLITS, DataSpec
 from attnlab.data.split import Places, number_strata, stratified, whole_groups
 from attnlab.data.store import chosen, key_of, read_arrow, stored, values_of, write_arrow
-from attnlab.errors import UserError
+from attnlab.errors import UserError, closest
 
 # part of every cache key: raise it when what is stored, or how it is read, changes
 _FORMAT = 1
@@ -54,28 +54,32 @@ class _Vetted:
 
 
 def load_examples(spec: DataSpec) -> Examples:
-    """Find, read, vet. Raises UserError for anything the user can mend, within seconds."""
+    """Find, read, vet. Raises UserError for anything the user can mend, within seconds.
+
+    With `spec.only` there is that split alone, and the labels are `spec.labels`.
+    """
     found = find(spec)
     notes: list[str] = []
     vetted = {split: _vet(spec, source, training=split == "train") for split, source in found.sources.items()}
-    labels = _labels(spec, vetted["train"])
+    labels = _labels(spec, vetted.get("train"))
     hidden = [split for split, one in vetted.items() if _is_hidden(spec, one, split, labels)]
     notes += [f"{vetted[split].source.name} has no labels: ignored, no {split} scores" for split in hidden]
     vetted = {split: one for split, one in vetted.items() if split not in hidden}
     for split, one in vetted.items():
         notes += _vetting_notes(spec, split, one)
-    if spec.labels is None and labels and not isinstance(spec.label, tuple):
+    if spec.labels is None and "train" in vetted and labels and not isinstance(spec.label, tuple):
         counts = vetted["train"].found.labels
         notes.append("labels read from the training data: " + ", ".join(f"{n} {counts[n][0]:,}" for n in labels))
     parts = {split: _labelled(spec, one, labels) for split, one in vetted.items()}
-    if "val" not in parts:
+    if "val" not in parts and spec.only is None:
         parts = _hold_out(parts, spec, notes)
     if spec.limit is not None:
         for split, part in parts.items():
             if len(part) > spec.limit:
                 parts[split] = chosen(part, _some(part, spec, spec.limit))
                 notes.append(f"{split}: {len(parts[split])} of {len(part)} examples (data.limit)")
-    notes += overlap_notes(parts)
+    if "train" in parts:
+        notes += overlap_notes(parts)
     prints = {split: part._fingerprint for split, part in parts.items()}
     return Examples(
         splits={split: parts[split] for split in (*SPLITS, *parts) if split in parts},
@@ -86,13 +90,33 @@ def load_examples(spec: DataSpec) -> Examples:
     )
 
 
+def narrowed(spec: DataSpec, split: str) -> DataSpec:
+    """`spec` with `split` alone to be read: a trained model needs no training data to be scored.
+
+    The same where val was held out of train. Raises UserError for a split that the task does not name.
+    """
+    named = {*spec.files, *spec.given, *(spec.hub.splits if spec.hub else ())}
+    if spec.wheel is not None:
+        named |= set(SPLITS)
+    if split not in named | {"val"}:
+        raise UserError(f"task={spec.task} has no split {split!r}{closest(split, named | {'val'})}")
+    only = replace(spec, only=split)
+    if split == "val":
+        try:
+            find(only)
+        except UserError:
+            return spec
+    return only
+
+
 def load_unlabelled(spec: DataSpec, split: str) -> datasets.Dataset:
     """All rows of a split, in their order, without labels: a benchmark's hidden test set, to be predicted."""
-    sources = find(spec).sources
-    if split not in sources:
-        raise UserError(f"task={spec.task} has no {split} data here; there is {', '.join(sources)}")
-    part = _vet(spec, sources[split], training=False).part
-    return part.remove_columns([name for name in ("target",) if name in part.column_names])
+    only = narrowed(spec, split)
+    if only.only is None:
+        part = load_examples(replace(spec, limit=None)).splits[split]
+    else:
+        part = _vet(spec, find(only).sources[split], training=False).part
+    return part.remove_columns([name for name in ("target", "label") if name in part.column_names])
 
 
 def _vet(spec: DataSpec, source: Source, *, training: bool) -> _Vetted:
@@ -123,13 +147,14 @@ def _vet(spec: DataSpec, source: Source, *, training: bool) -> _Vetted:
     return _Vetted(source=source, part=read_arrow(path, found.digest), found=found, training=training)
 
 
-def _labels(spec: DataSpec, train: _Vetted) -> tuple[str, ...]:
+def _labels(spec: DataSpec, train: _Vetted | None) -> tuple[str, ...]:
     if spec.kind not in ("classification", "multilabel"):
         return ()
     if spec.labels is not None:
         return spec.labels
     if isinstance(spec.label, tuple):
         return spec.label
+    assert train is not None
     if not train.found.labelled:
         _check_label_column(spec, train, "train")
     return read_labels(train.found, train.source.name)

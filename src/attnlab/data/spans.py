@@ -3,7 +3,7 @@
 B windows of a batch, L tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -44,23 +44,31 @@ def windows(
     included; [0, 0], which is [CLS], where the window does not hold all of it. Kept in the datasets cache.
     """
     key = key_of(["spans", _FORMAT, part._fingerprint, max_length, stride, *tokenizer_settings(tokenizer)])
-    asked = longest_question(tokenizer, max_length)
     features = _features("token_type_ids" in tokenizer.model_input_names, "label" in part.column_names)
 
     def cut() -> Iterator[dict[str, Any]]:
         with progress(len(part), f"tokenising {name}") as advance:
             for rows in part.iter(batch_size=ROWS):
-                whole = tokenizer(rows["text"], rows["text_pair"], truncation=False, verbose=False).encodings
-                labels = rows.get("label", [None] * len(whole))
-                made = [
-                    {"id": example, **window}
-                    for example, encoding, label in zip(rows["id"], whole, labels, strict=True)
-                    for window in _cut(encoding, max_length, stride, asked, label)
-                ]
-                yield {column: [window[column] for window in made] for column in features}
-                advance(len(whole))
+                yield encode_windows(rows, tokenizer, max_length=max_length, stride=stride)
+                advance(len(rows["id"]))
 
     return read_arrow(stored(f"{key}.arrow", lambda draft: write_arrow(draft, features, cut())), key)
+
+
+def encode_windows(
+    rows: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, *, max_length: int, stride: int
+) -> dict[str, list[Any]]:
+    """The windows of some examples, as columns."""
+    asked = longest_question(tokenizer, max_length)
+    whole = tokenizer(rows["text"], rows["text_pair"], truncation=False, verbose=False).encodings
+    labels = rows.get("label", [None] * len(whole))
+    made = [
+        {"id": example, **window}
+        for example, encoding, label in zip(rows["id"], whole, labels, strict=True)
+        for window in _cut(encoding, max_length, stride, asked, label)
+    ]
+    segments = "token_type_ids" in tokenizer.model_input_names
+    return {column: [one[column] for one in made] for column in made[0] if segments or column != "token_type_ids"}
 
 
 def _features(segments: bool, labelled: bool) -> datasets.Features:

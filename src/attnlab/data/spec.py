@@ -69,7 +69,8 @@ class DataSpec:
     may have none.
 
     labels in id order, or None: read from the training data. aliases: other spellings of a label -> its name. rows:
-    official counts of a split, any of which is right. strict: what is else dropped and reported is an error.
+    official counts of a split, any of which is right. strict: what is else dropped and reported is an error. only: the
+    one split to read, for a trained model; None: all.
 
     For kind mlm. mask_probability: share of the tokens to predict; whole_word: mask all tokens of a
     word or none; unknown: what the corpus writes for words that were taken out of it.
@@ -94,6 +95,7 @@ class DataSpec:
     aliases: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
+    only: str | None = None
     root: Path = Path("data")
     source: str = "auto"
     limit: int | None = None

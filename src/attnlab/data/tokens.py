@@ -50,25 +50,29 @@ def tokenised(
     def encoded() -> Iterator[dict[str, Any]]:
         with progress(len(part), f"tokenising {name}") as advance:
             for rows in part.select_columns([*kept, *texts]).with_format("arrow").iter(batch_size=ROWS):
-                out = tokenizer(
-                    *(rows.column(column).to_pylist() for column in texts),
-                    truncation=True,
-                    max_length=max_length,
-                    return_attention_mask=False,
-                    return_token_type_ids=segments,
-                    verbose=False,
-                )
+                given = [rows.column(column).to_pylist() for column in texts]
                 columns = {column: rows.column(column).combine_chunks() for column in kept}
-                columns["input_ids"] = out["input_ids"]
-                if segments:
-                    columns["token_type_ids"] = out["token_type_ids"]
-                columns["length"] = [len(ids) for ids in out["input_ids"]]
-                columns["cut"] = [bool(encoding.overflowing) for encoding in out.encodings]
-                yield columns
+                yield columns | encode(given, tokenizer, max_length=max_length)
                 advance(len(rows))
 
     path = stored(f"{key}.arrow", lambda draft: write_arrow(draft, datasets.Features(features), encoded()))
     return read_arrow(path, key)
+
+
+def encode(texts: list[list[str]], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> dict[str, list[Any]]:
+    """Columns input_ids, [token_type_ids], length, cut. texts: one list, or two of the sides of pairs."""
+    out = tokenizer(
+        *texts,
+        truncation=True,
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids="token_type_ids" in tokenizer.model_input_names,
+        verbose=False,
+    )
+    columns: dict[str, list[Any]] = dict(out)
+    columns["length"] = [len(ids) for ids in out["input_ids"]]
+    columns["cut"] = [bool(encoding.overflowing) for encoding in out.encodings]
+    return columns
 
 
 @contextmanager

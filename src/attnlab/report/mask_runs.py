@@ -8,9 +8,8 @@ from typing import Any
 
 from ..errors import UserError
 from ..tasks.spec import LESS_IS_BETTER, TaskSpec
-from ..training.run_folder import differences, read_config, read_status
+from ..training.run_folder import differences, read_config, read_metrics, read_status
 from .published import PATTERNS, Published
-from .sweep import read_metrics
 
 ORDER = ("sst2", "cola", "mrpc", "stsb", "rte")  # of GLUE's tables
 MEANT = ("task", "seed", "mask")  # a column, what the mean is over, the row itself

@@ -9,17 +9,16 @@ With several tasks or models there is a density_<task>_<model> for each.
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
-from ..training.run_folder import read_config, write_whole
+from ..training.run_folder import read_config, read_metrics, write_whole
 from .plots import save_figure
 from .tradeoff import Picture, Point, tradeoff_figure
 
@@ -58,7 +57,7 @@ def save_table(root: Path, jobs: Sequence[Job], fixed: Sequence[str] = ()) -> Pa
         inside = job.folder.is_relative_to(root)
         rows.append(
             {
-                **_differing(job, fixed),
+                **differing(job, fixed),
                 "status": job.status,
                 **scores,
                 "attention/density": metrics.get("attention", {}).get("density"),
@@ -66,7 +65,7 @@ def save_table(root: Path, jobs: Sequence[Job], fixed: Sequence[str] = ()) -> Pa
                 "folder": job.folder.relative_to(root) if inside else job.folder,
             }
         )
-    typed = dict.fromkeys(key for job in jobs for key in _differing(job, fixed))
+    typed = dict.fromkeys(key for job in jobs for key in differing(job, fixed))
     scored = dict.fromkeys(key for row in rows for key in row if key.startswith(("val/", "test/")))
     ordered = sorted(scored, key=lambda key: not key.startswith("val/"))
     columns = [*typed, "status", *ordered, "attention/density", "train/seconds", "folder"]
@@ -139,7 +138,7 @@ def _run(job: Job, fixed: Sequence[str]) -> Run | None:
     score, density = metrics.get("val", {}).get(metric), metrics.get("attention", {}).get("density")
     if score is None or density is None:
         return None
-    settings = (f"{key}={value}" for key, value in _differing(job, fixed).items() if key not in SHOWN)
+    settings = (f"{key}={value}" for key, value in differing(job, fixed).items() if key not in SHOWN)
     return Run(
         task=str(config["task"]["name"]),
         model=Path(config["model"]["name"]).name,
@@ -152,18 +151,10 @@ def _run(job: Job, fixed: Sequence[str]) -> Run | None:
     )
 
 
-def _differing(job: Job, fixed: Sequence[str]) -> dict[str, str]:
+def differing(job: Job, fixed: Sequence[str]) -> dict[str, str]:
     """key -> value of the job's words, without those that take a key away."""
     words = (word.lstrip("+").partition("=") for word in job.overrides if not word.startswith("~"))
     return {key: value for key, _, value in words if key not in fixed}
-
-
-def read_metrics(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """metrics.json, or nothing for a run that did not get so far."""
-    try:
-        return dict(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
 
 
 def _numbers(picture: Picture) -> tuple[list[str], list[dict[str, object]]]:

@@ -3,45 +3,41 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 
-from ..attention import load
+from ..data.load import narrowed
 from ..data.pretraining import build_data
-from ..data.spec import DataSpec
 from ..errors import UserError
-from ..tasks.spec import TaskSpec
-from ..transforms.kernel import set_kernel
-from .models import label_names, load_tokenizer, longest_input
+from .finished import open_run
+from .models import longest_input
 from .module import FineTuner
 from .precision import resolve_precision
-from .run_folder import read_config
 from .train import quieten
 
 log = logging.getLogger("attnlab")
 
 
-def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None = None) -> dict[str, float]:
-    """Metrics and loss of the model in run folder `run` on `split` (val or test), with what its attention did.
+def evaluate(
+    run: Path, split: str = "test", data: Mapping[str, object] | None = None, task: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Metrics and loss of the model in run folder `run` on `split`, with what its attention did.
 
-    `data` overrides keys of the run's `data` group (root, test, ...). Raises UserError for a folder that is no
-    finished run, or data that cannot be found.
+    `data` overrides keys of the run's `data` group (root, test, ...); `task` is the config group of another task with
+    the same labels. Raises UserError for a folder that is no finished run, a split that the task has not, or data that
+    cannot be found.
     """
-    settings = read_config(run)
-    settings["data"].update(data or {})
+    if split == "train":
+        raise UserError("split=train: a score on what was learned by heart says nothing; val and test do")
     quieten()
-    set_kernel(settings["attn"]["kernel"])
-    model = load(run)
-    spec = DataSpec.from_config(settings["task"], settings["data"])
-    labels = label_names(model) if spec.kind in ("classification", "multilabel") else ()
-    spec = replace(spec, labels=labels or None)  # the run's labels, whatever the data now holds
+    opened = open_run(run, task=task, data=data)
+    model, settings, spec = opened.model, opened.settings, opened.data
     module_data = build_data(
-        spec,
-        load_tokenizer(str(run / "model")),
+        spec if spec.kind == "mlm" else narrowed(spec, split),
+        opened.tokenizer,
         seed=settings["seed"],
         model_limit=longest_input(model.config),
     )
@@ -50,12 +46,15 @@ def evaluate(run: Path, split: str = "test", data: Mapping[str, object] | None =
         log.info("note: %s", note)
     assert module_data.examples is not None
     if split not in module_data.examples.splits:
-        there = ", ".join(module_data.examples.splits)
-        raise UserError(f"task {spec.task} has no labelled {split} split here; there is {there}")
-    task = TaskSpec.from_config(settings["task"], labels)
-    module = FineTuner(model, task, settings, examples=module_data.examples.splits)
+        if spec.kind == "mlm":
+            raise UserError(f"task={spec.task} has no {split} text here; there is {', '.join(module_data.tokens)}")
+        raise UserError(
+            f"task={spec.task} has no labels for {split} here: it can be predicted, attnlab predict run={run} "
+            f"{f'task={spec.task} ' if task else ''}split={split}"
+        )
+    module = FineTuner(model, opened.task, settings, examples=module_data.examples.splits)
     module.tested = split
-    if task.kind == "span" and split != "val":
+    if opened.task.kind == "span" and split != "val":
         module.leave_unanswered_above(_threshold(run))
     accelerator = "gpu" if torch.cuda.is_available() else "cpu"
     precision: Any = resolve_precision(settings["trainer"]["precision"], accelerator)

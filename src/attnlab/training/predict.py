@@ -1,70 +1,156 @@
-"""Predict with a finished run, from its folder alone: texts in, labels and probabilities out, or masks filled."""
+"""Predict with a finished run, from its folder alone: rows or a test set in, labels and probabilities out."""
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import datasets
 
-from ..attention import load
-from ..data.files import open_records
+from ..data.given import Rows, given_rows
+from ..data.load import load_unlabelled
 from ..data.spec import DataSpec
-from ..errors import UserError, closest
-from ..tasks.heads import Classification, build_head
-from ..tasks.spec import TaskSpec
-from ..transforms.kernel import set_kernel
-from .models import label_names, load_tokenizer, longest_input
-from .run_folder import read_config
+from ..errors import UserError
+from ..tasks.glue import HEADER, TEST_FILES, GlueFile, official_file, unlike_the_test_set
+from ..tasks.heads import Answer
+from ..tasks.squad import write_squad_json
+from .answers import Answerer
+from .finished import Finished, open_run
 
 log = logging.getLogger("attnlab")
 
-BATCH = 64
-LIKELIEST = 5  # tokens shown for a mask
-Row = dict[str, Any]
+CHUNK = 512  # rows that are read, answered and written together
+
+Answers = Iterator[tuple[Rows, list[Answer]]]
 
 
-def predict(run: Path, input: TextIO | Path, output: TextIO | Path) -> int:
-    """Write one JSON line a row of `input`, in its order, and return how many.
+def predict(run: Path, input: TextIO | Path, output: TextIO | Path, format: str = "jsonl") -> int:
+    """Answer each row of `input`, in its order, and return how many there were.
 
     `input`: a CSV, TSV, JSONL or Parquet file with the run's text columns, or a stream of JSON lines or of plain
-    texts, one a line (an empty line is an empty text). Each output line: id (the row's own, else its position),
-    prediction, and for a classifier probabilities by label; for a masked language model the text with its masks
-    filled, and for each mask the likeliest tokens. An `output` file appears when all of it is written.
-    Raises UserError for a folder that is no run, a missing column, an unreadable row.
+    texts, one a line (an empty line is an empty text). Written are JSON lines: id (the row's own, else its position),
+    prediction, and what `Answerer.answers` says of it; or, with format squad, {id: text}. An `output` file appears
+    when all of it is written. Raises UserError for a folder that is no run, a missing column, an unreadable row.
     """
-    settings = read_config(run)
-    spec = DataSpec.from_config(settings["task"], settings["data"])
-    columns = [spec.text, *([spec.text_pair] if spec.text_pair else [])]
-    set_kernel(settings["attn"]["kernel"])
-    model = load(run)
-    labels = label_names(model) if spec.kind in ("classification", "multilabel") else ()
-    head = build_head(TaskSpec.from_config(settings["task"], labels))
-    tokenizer = load_tokenizer(str(run / "model"))
-    limit = min(spec.max_length, tokenizer.model_max_length, longest_input(model.config))
-    rows = _file_rows(input, columns) if isinstance(input, Path) else _stream_rows(input, columns)
-    count = cut = 0
-    with _whole(output) as out:
-        for batch in _batches(rows):
-            answers, longer = _answers(model, tokenizer, batch, columns, limit, head)
-            cut += longer
-            for row, answer in zip(batch, answers, strict=True):
-                out.write(json.dumps({"id": row.get("id", count)} | answer, ensure_ascii=False) + "\n")
+    if format == "glue":
+        raise UserError("format=glue writes the predictions of a test set: give split=test, and no input=")
+    opened = open_run(run)
+    return _write(opened, _answered(opened, given_rows(input, opened.data, CHUNK)), output, format)
+
+
+def predict_split(
+    run: Path,
+    split: str,
+    output: TextIO | Path,
+    *,
+    format: str = "jsonl",
+    task: Mapping[str, Any] | None = None,
+    data: Mapping[str, object] | None = None,
+) -> int:
+    """The same for all rows of a split, labelled or not, of the run's task or of another with the same labels.
+
+    id: the row's position; key: the source's own id, where it has one. format glue: `output` is the benchmark's file.
+    """
+    opened = open_run(run, task=task, data=data)
+    if opened.data.kind == "mlm":
+        raise UserError(f"task={opened.data.task} has no rows to predict: give texts with masks, input=FILE")
+    if format == "glue":
+        assert isinstance(output, Path)
+        return write_glue(opened, official_file(opened.data.task, split), output)
+    part = load_unlabelled(opened.data, split)
+    return _write(opened, _answered(opened, part.iter(batch_size=CHUNK)), output, format)
+
+
+def glue_test_set(spec: DataSpec, file: GlueFile) -> tuple[datasets.Dataset, list[str]]:
+    """The rows of that file's test set, and their indices: the source's own, else their positions.
+
+    GLUE's own file is taken before one that has the labels but no index.
+    """
+    own = sorted(spec.files.get(file.split, ()), key=lambda name: Path(name).name not in TEST_FILES)
+    part = load_unlabelled(replace(spec, files={**spec.files, file.split: tuple(own)}), file.split)
+    return part, list(part["key"]) if "key" in part.column_names else [str(i) for i in part["id"]]
+
+
+def write_glue(run: Finished, file: GlueFile, output: Path) -> int:
+    """The benchmark's file for a test set, and a note where that is not the official one."""
+    part, keys = glue_test_set(run.data, file)
+    unlike = unlike_the_test_set(file, keys)
+    if unlike:
+        log.info("note: not the official test set: %s; a submission takes no such %s", unlike, file.name)
+    count = 0
+    with whole(output) as out:
+        out.write(HEADER)
+        for _, answers in _answered(run, part.iter(batch_size=CHUNK)):
+            for answer in answers:
+                out.write(file.row(keys[count], answer["prediction"]))
                 count += 1
-            out.flush()
-        if count == 0:
-            raise UserError("the input holds no row to predict")
-    if cut:
-        log.info("note: %s of %s texts cut at %s tokens", cut, count, limit)
+    assert count == len(keys)
     return count
 
 
+def _answered(run: Finished, chunks: Iterable[Rows]) -> Answers:
+    """Each chunk of rows with its answers. Raises UserError where there is none."""
+    answerer = Answerer(run)
+    count = 0
+    for rows in chunks:
+        count += len(rows["text"])
+        yield rows, answerer.answers(rows)
+    if count == 0:
+        raise UserError("the input holds no row to predict")
+    if answerer.cut:
+        what = "questions" if run.data.kind == "span" else "texts"
+        log.info("note: %s of %s %s cut at %s tokens", answerer.cut, count, what, run.limit)
+
+
+def _write(run: Finished, answered: Answers, output: TextIO | Path, format: str) -> int:
+    if format == "squad":
+        if run.data.kind != "span":
+            raise UserError(f"format=squad is for tasks of kind span, not task={run.data.task}: use format=jsonl")
+        assert isinstance(output, Path)
+        return _write_squad(run, answered, output)
+    count = 0
+    with whole(output) as out:
+        for rows, answers in answered:
+            for i, answer in enumerate(answers):
+                name = {"id": rows["id"][i]} | ({"key": rows["key"][i]} if "key" in rows else {})
+                out.write(json.dumps(name | answer, ensure_ascii=False) + "\n")
+            count += len(answers)
+            out.flush()
+    return count
+
+
+def _write_squad(run: Finished, answered: Answers, output: Path) -> int:
+    """{id: text}, and where a question may have no answer {id: null odds} beside it."""
+    answers = [
+        {"key": key, "prediction": answer["prediction"], "null_odds": answer["null_odds"]}
+        for rows, found in answered
+        for key, answer in zip(rows.get("key", rows["id"]), found, strict=True)
+    ]
+    odds = null_odds_beside(output) if run.data.no_answer else None
+    drafts = [path.with_name(f".{path.name}.tmp") for path in (output, odds) if path]
+    try:
+        write_squad_json(drafts[0], answers, drafts[1] if odds else None)
+        for draft, path in zip(drafts, (output, odds), strict=False):
+            assert path is not None
+            draft.replace(path)
+    except ValueError as error:
+        raise UserError(f"{error}: each question needs an id of its own") from error
+    finally:
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
+    return len(answers)
+
+
+def null_odds_beside(output: Path) -> Path:
+    """Where the null odds go that belong to a file of SQuAD's answers."""
+    return output.with_name(f"{output.stem}_null_odds.json")
+
+
 @contextmanager
-def _whole(output: TextIO | Path) -> Iterator[TextIO]:
+def whole(output: TextIO | Path) -> Iterator[TextIO]:
     """The stream itself, or a draft that takes the file's place only when all of it is written."""
     if not isinstance(output, Path):
         yield output
@@ -76,103 +162,3 @@ def _whole(output: TextIO | Path) -> Iterator[TextIO]:
         draft.replace(output)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _answers(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    batch: list[Row],
-    columns: list[str],
-    limit: int,
-    head: Classification,
-) -> tuple[list[Row], int]:
-    """Answers in order, and how many texts were longer than `limit` tokens."""
-    texts = [["" if row[column] is None else str(row[column]) for row in batch] for column in columns]
-    lengths = [len(ids) for ids in tokenizer(*texts)["input_ids"]]
-    encoded = tokenizer(*texts, padding=True, truncation="longest_first", max_length=limit, return_tensors="pt")
-    with torch.no_grad():
-        logits = head.outputs(model(**encoded.to(model.device)))
-    if head.task.kind == "mlm":
-        return [
-            _filled(text, ids, scores, tokenizer)
-            for text, ids, scores in zip(texts[0], encoded["input_ids"], logits, strict=True)
-        ], sum(length > limit for length in lengths)
-    answers = head.answers(logits)
-    cut = sum(length > limit for length in lengths)
-    names = head.task.labels
-    for answer in answers if names else ():
-        answer["probabilities"] = dict(zip(names, answer["probabilities"], strict=True))
-    return answers, cut
-
-
-def _filled(text: str, ids: Tensor, logits: Tensor, tokenizer: PreTrainedTokenizerBase) -> Row:
-    """The text with its masks filled one by one. ids (L,), logits (L, V)."""
-    mask = str(tokenizer.mask_token)
-    if mask not in text:
-        raise UserError(f"this run fills masks, and {text[:60]!r} has none: write {mask} for each word to be found")
-    likeliest = logits[ids == tokenizer.mask_token_id].softmax(-1).topk(LIKELIEST)
-    found = [
-        {str(tokenizer.decode([token])).strip(): p for token, p in zip(tokens, shares, strict=True)}
-        for tokens, shares in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
-    ]
-    for candidates in found:
-        text = text.replace(mask, next(iter(candidates)), 1)
-    return {"prediction": text, "probabilities": found}
-
-
-def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _file_rows(path: Path, columns: list[str]) -> Iterator[Row]:
-    table = open_records(path)
-    wanted = _present(table.columns, columns, table.name)
-    own_id = table.columns.index("id") if "id" in table.columns else None
-    places = [table.columns.index(name) for name in wanted]
-    for _, values in table.rows:
-        row: Row = {
-            column: "" if values[place] is None else values[place]
-            for column, place in zip(columns, places, strict=True)
-        }
-        if own_id is not None:
-            row["id"] = values[own_id]
-        yield row
-
-
-def _stream_rows(stream: TextIO, columns: list[str]) -> Iterator[Row]:
-    for number, line in enumerate(stream, start=1):
-        if not line.strip() and len(columns) > 1:
-            continue
-        if not line.lstrip().startswith("{"):
-            if len(columns) > 1:
-                raise UserError(
-                    f"line {number} is no JSON object; this run reads pairs, so give "
-                    f'{{"{columns[0]}": ..., "{columns[1]}": ...}} on each line'
-                )
-            yield {columns[0]: line.rstrip("\n")}
-            continue
-        try:
-            given = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"line {number} of the input is no JSON ({error})") from error
-        wanted = _present(tuple(given), columns, f"line {number} of the input")
-        row = {column: given[name] for column, name in zip(columns, wanted, strict=True)}
-        yield row | ({"id": given["id"]} if "id" in given else {})
-
-
-def _present(there: tuple[str, ...], columns: list[str], where: str) -> list[str]:
-    """The input's names of the run's columns: the run's own, or plain text and text_pair."""
-    found = []
-    for column, plain in zip(columns, ("text", "text_pair"), strict=False):
-        name = column if column in there else plain
-        if name not in there:
-            raise UserError(f"{where} has no {column!r}{closest(column, there)}")
-        found.append(name)
-    return found

@@ -112,6 +112,14 @@ def read_status(run_dir: Path) -> str | None:
         return None
 
 
+def read_metrics(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """metrics.json, or nothing for a run that did not get so far."""
+    try:
+        return dict(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
 def _started(pid: int) -> str | None:
     """When that process started, as the system counts; None where it does not say or there is none."""
     try:
