@@ -120,7 +120,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
     [
         (["attn=sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'? One of: budget"),
         (["-m", "attn=softmax,sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'?"),
-        (["task=sst3"], "unknown task 'sst3': did you mean 'sst2'?"),
+        (["task=sst3"], "unknown task 'sst3': did you mean 'sst5'?"),
         (["model=roberta"], "model.name=<Hub id or folder>"),
         (["experiment=ssaf"], "did you mean 'ssaf_sst2'?"),
         (["experiment=sparsebert/mask"], "did you mean 'sparsebert/masks'?"),
