@@ -58,7 +58,7 @@ def test_the_users_own_file_loads_the_same_from_every_format(tmp_path: Path, nam
     assert train["id"][:] == list(range(40))
     assert got.notes == (
         "labels read from the training data: down 20, up 20",
-        "val: 40 distinct texts are in train too",
+        "val: 40 distinct texts are in train too, case and punctuation aside",
     )
 
 
@@ -220,8 +220,12 @@ def test_texts_that_an_evaluation_shares_with_train_are_counted_once_each(tmp_pa
         return tmp_path / name
 
     train = write("train.csv", "a,b,0\nc,d,1\nc,d,0\ne,f,1\n")
-    val = write("val.csv", "c,d,1\nc,d,1\na,x,0\n")
+    val = write("val.csv", "c,d,1\nC,d!,1\na,x,0\n")
     test = write("test.csv", "e,f,1\na,b,0\n")
+    said = "in train too, case and punctuation aside"
     notes = load("custom", train=train, val=val, test=test, text_pair="other").notes
-    assert notes[-2:] == ("val: 1 distinct text is in train too", "test: 2 distinct texts are in train too")
-    assert load("custom", train=train, val=val).notes[-1] == "val: 2 distinct texts are in train too"
+    assert notes[-2:] == (
+        f"val: 1 distinct text is {said}",
+        f"test: 2 distinct texts are {said}",
+    )
+    assert load("custom", train=train, val=val).notes[-1] == f"val: 2 distinct texts are {said}"

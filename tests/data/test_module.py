@@ -125,6 +125,17 @@ def test_other_labels_or_another_length_do_not_meet_in_the_cache(
     assert changed.tokens["train"]["label"][:2] == [1, 0]
 
 
+def test_another_tokenizer_does_not_meet_the_tokens_of_the_first(
+    folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    module(folder, tokenizer).prepare_data()
+    other = AutoTokenizer.from_pretrained(minilm_folder())
+    other.add_tokens(["good film"])
+    data = module(folder, other)
+    data.setup()
+    assert data.tokens["train"]["input_ids"][0][1:-1] == [len(tokenizer)]
+
+
 class Recorder(pl.LightningModule):
     """Keeps the example ids of each epoch."""
 

@@ -216,7 +216,7 @@ def test_the_loss_of_a_step_is_the_mean_over_blocks_and_leaves_no_token_without_
     )
     module = FineTuner(model.eval(), task, settings)
     batch = next(iter(build_data(spec, tokenizer, seed=1, model_limit=64).train_dataloader()))
-    loss = (module.example_losses(module(batch), batch["labels"]) * batch["weight"]).mean()
+    loss = (module.head.losses(module(batch), batch["labels"]) * batch["weight"]).mean()
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     by_block, taken = [], 0
     for row, masked in zip(logits, batch["masked"], strict=True):

@@ -21,10 +21,11 @@ from .masking import SUBMODULE as MASK
 from .spec import AttentionSpec
 
 SPEC_KEY = "attnlab"
-HEADS = {
-    "MaskedLM": AutoModelForMaskedLM,
-    "MultipleChoice": AutoModelForMultipleChoice,
-    "QuestionAnswering": AutoModelForQuestionAnswering,
+# How the class that a saved config names ends.
+CLASSES = {
+    "ForMaskedLM": AutoModelForMaskedLM,
+    "ForMultipleChoice": AutoModelForMultipleChoice,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
 }
 
 
@@ -44,7 +45,7 @@ def load(folder: str | Path) -> PreTrainedModel:
     hf_logging.set_verbosity_error()  # our parameters, which attach() brings, count as unexpected there
     hf_logging.disable_progress_bar()
     try:
-        model: PreTrainedModel = _auto_class(path).from_pretrained(path, use_safetensors=True)
+        model: PreTrainedModel = _class_of(path).from_pretrained(path, use_safetensors=True)
     finally:
         hf_logging.set_verbosity(verbosity)
     plain = getattr(model.config, SPEC_KEY, None)
@@ -65,11 +66,10 @@ def load(folder: str | Path) -> PreTrainedModel:
     return model
 
 
-def _auto_class(path: Path) -> Any:
-    """The class of the saved model, by the name of it that its config has."""
-    saved = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
-    heads = (name.rpartition("For")[2] for name in map(str, saved))
-    return next((HEADS[head] for head in heads if head in HEADS), AutoModelForSequenceClassification)
+def _class_of(path: Path) -> Any:
+    """What loads the saved model, by the class that its config names."""
+    named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
+    return next((auto for end, auto in CLASSES.items() if named[0].endswith(end)), AutoModelForSequenceClassification)
 
 
 def _is_ours(key: str) -> bool:

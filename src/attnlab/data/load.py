@@ -140,6 +140,9 @@ def _vet(spec: DataSpec, source: Source, *, training: bool) -> _Vetted:
         scratch.replace(stored_summary)
 
     path = stored(f"{key}.arrow", write)
+    if not path.with_suffix(".json").is_file():  # someone tidied the cache
+        path.unlink()
+        path = stored(f"{key}.arrow", write)
     found = Summary.from_json(path.with_suffix(".json").read_text(encoding="utf-8"))
     return _Vetted(source=source, part=read_arrow(path, found.digest), found=found, training=training)
 

@@ -45,9 +45,9 @@ class _Weighted(Dataset[Any]):
 class TextDataModule(pl.LightningDataModule):
     """Loaders of the batches that `collate` describes.
 
-    After `setup`: examples; truncated, per split how many texts were cut; notes, what the user must
-    be told, cuts included. Slices its batches over torch.distributed by itself, so the Trainer
-    needs use_distributed_sampler=False. model_limit: positions that the model has, where the
+    After `setup`: examples; truncated, per split how many texts were cut; notes, what the user must be told, cuts
+    included. tested: the split that the trainer's next test reads. Slices its batches over torch.distributed by
+    itself, so the Trainer needs use_distributed_sampler=False. model_limit: positions that the model has, where the
     tokenizer does not know.
     """
 
@@ -68,6 +68,7 @@ class TextDataModule(pl.LightningDataModule):
         least = tokenizer.num_special_tokens_to_add(pair=spec.text_pair is not None) + 1
         if self.max_length < least:
             raise UserError(f"data.max_length={spec.max_length} leaves no room for text: at least {least}")
+        self.tested = "test"
         self._examples: Examples | None = None
         self.truncated: dict[str, int] = {}
         self.tokens: dict[str, datasets.Dataset] = {}
@@ -129,8 +130,8 @@ class TextDataModule(pl.LightningDataModule):
         return self._eval("val")
 
     def test_dataloader(self) -> DataLoader[Batch]:
-        """As val; UserError where the data has no labelled test split."""
-        return self._eval("test")
+        """As val, of the split named `tested`; UserError where the data has no such split with labels."""
+        return self._eval(self.tested)
 
     def eval_dataloader(self, split: str) -> DataLoader[Batch]:
         """Any split as an evaluation reads it."""

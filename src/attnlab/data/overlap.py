@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 from attnlab.data.store import key_of, stored
 
 _SEPARATOR = "\x1f"
+_REST = rf"[^\pL\pM\pN{_SEPARATOR}]+"
 
 
 def overlap_notes(parts: Mapping[str, datasets.Dataset]) -> list[str]:
     """A word on each evaluation set that shares texts with train: how many distinct ones, pairs as pairs."""
     counts = {split: shared(parts["train"], part) for split, part in parts.items() if split != "train"}
+    said = "in train too, case and punctuation aside"
     return [
-        f"{split}: {count:,} distinct {'text is' if count == 1 else 'texts are'} in train too"
+        f"{split}: {count:,} distinct {'text is' if count == 1 else 'texts are'} {said}"
         for split, count in counts.items()
         if count
     ]
@@ -30,9 +32,8 @@ def shared(train: datasets.Dataset, other: datasets.Dataset) -> int:
     def write(draft: Path) -> None:
         draft.write_text(json.dumps(_count(train, other)))
 
-    return int(
-        json.loads(stored(f"{key_of(['shared', train._fingerprint, other._fingerprint])}.json", write).read_text())
-    )
+    key = key_of([_REST, train._fingerprint, other._fingerprint])
+    return int(json.loads(stored(f"{key}.json", write).read_text()))
 
 
 def _count(train: datasets.Dataset, other: datasets.Dataset) -> int:
@@ -47,8 +48,10 @@ def _count(train: datasets.Dataset, other: datasets.Dataset) -> int:
 
 
 def _texts(part: datasets.Dataset) -> Iterator[pa.Array]:
+    """Each row's letters and digits, its columns apart: case, punctuation and spaces don't make a text another."""
     names = [name for name in ("text", "text_pair", "choices") if name in part.column_names]
     for table in part.select_columns(names).with_format("arrow").iter(batch_size=10_000):
         columns = [table.column(name).combine_chunks() for name in names]
         columns = [pc.binary_join(c, _SEPARATOR) if pa.types.is_list(c.type) else c for c in columns]
+        columns = [pc.replace_substring_regex(pc.utf8_lower(c), _REST, "") for c in columns]
         yield columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, _SEPARATOR)

@@ -12,12 +12,14 @@ from torch import Tensor
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     PreTrainedModel,
 )
 
 from attnlab.data.spec import Kind
 from attnlab.tasks.masked import only_at
+from attnlab.tasks.spans import span_logits, span_losses
 from attnlab.tasks.spec import TaskSpec
 
 Batch = Mapping[str, Tensor]
@@ -116,6 +118,27 @@ class MultipleChoice(Classification):
         return label
 
 
+class Span(Classification):
+    """Logits (B, L, 2) of start and end; the mean of their cross-entropies. Answers are of all windows of a question,
+    so `SpanScores` has them.
+    """
+
+    auto = AutoModelForQuestionAnswering
+
+    def logits(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+        out = model(**{key: batch[key] for key in INPUTS if key in batch})
+        return span_logits(out.start_logits, out.end_logits, batch["attention_mask"])
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return span_losses(logits, labels)
+
+    def scored(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        return {"logits": logits, "offsets": batch["offsets"], "example_id": batch["example_id"]}
+
+    def answers(self, logits: Tensor) -> list[Answer]:
+        return []
+
+
 class MaskedTokens(Classification):
     """Logits (M, vocabulary) of the masked tokens only, where the batch says which they are."""
 
@@ -134,6 +157,7 @@ HEADS: dict[Kind, type[Classification]] = {
     "regression": Regression,
     "multilabel": Multilabel,
     "multiple_choice": MultipleChoice,
+    "span": Span,
     "mlm": MaskedTokens,
 }
 

@@ -3,8 +3,10 @@
 Each equals scikit-learn's or scipy's on the same predictions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import datasets
 import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
@@ -21,6 +23,7 @@ from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR
 
 from attnlab.data.spec import Kind
 from attnlab.errors import UserError, closest
+from attnlab.tasks.spans import SpanScores
 from attnlab.tasks.spec import TaskSpec
 
 
@@ -158,12 +161,18 @@ _BY_KIND: dict[Kind, dict[str, Callable[[int], Metric]]] = {
 METRICS = tuple(dict.fromkeys(name for known in _BY_KIND.values() for name in known))
 
 
-def build_metrics(spec: TaskSpec) -> MetricCollection:
+def build_metrics(
+    spec: TaskSpec, config: Mapping[str, Any] | None = None, examples: datasets.Dataset | None = None
+) -> MetricCollection:
     """Metrics by plain name; `update(preds=..., target=..., losses=..., ...)` gives each what it needs.
 
     preds: what the head's `predictions` returns; losses: of each prediction, in nats; scores and groups: of answers
     to rank, and which question each belongs to. Undefined correlations (constant predictions) are NaN, as in scipy.
+    For kind span: those of `SpanScores` over `examples`, with the options of the `task` group in `config`.
     """
+    if spec.kind == "span":
+        spans = [] if examples is None else [SpanScores.from_config(config or {}, examples)]
+        return MetricCollection(spans, compute_groups=False)
     known = _BY_KIND[spec.kind]
     built: dict[str, Metric | MetricCollection] = {}
     for name in spec.metrics:

@@ -1,8 +1,9 @@
 """The Lightning module: encoder and head, loss, metrics, the walk from softmax to sparse attention."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import datasets
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
@@ -17,6 +18,7 @@ from ..attention.masking import SUBMODULE as MASK
 from ..errors import UserError
 from ..tasks.heads import build_head, merged
 from ..tasks.metrics import build_metrics
+from ..tasks.spans import SpanScores
 from ..tasks.spec import TaskSpec
 from .masking import MaskControl, mask_metrics
 from .optim import build_optimizer, linear_schedule
@@ -31,8 +33,9 @@ Row = dict[str, Any]
 class FineTuner(pl.LightningModule):
     """Fine-tunes `model` on `task`. `settings` is the plain config: optim, seed and attn.warmup_ratio are read.
 
-    `tested` names the split that the trainer's next test scores: test, or another one of `splits`. After an evaluation
-    outside training, `rows[split]` holds every example's prediction (on rank 0) and `attention` what the attention did.
+    examples: of the splits that will be scored. `tested` names the one that the trainer's next test scores. After an
+    evaluation outside training, `rows[split]` holds every example's prediction (on rank 0) and `attention` what the
+    attention did.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class FineTuner(pl.LightningModule):
         task: TaskSpec,
         settings: Mapping[str, Any],
         mask_control: MaskControl | None = None,
-        splits: Iterable[str] = ("val", "test"),
+        examples: Mapping[str, datasets.Dataset] | None = None,
     ) -> None:
         super().__init__()
         self.mask_control = mask_control
@@ -50,8 +53,11 @@ class FineTuner(pl.LightningModule):
         self.head = build_head(task)
         self.settings = settings
         self.tested = "test"
-        scored = [split for split in dict.fromkeys(("val", "test", *splits)) if split != "train"]
-        self.scores = nn.ModuleDict({split: build_metrics(task) for split in scored})
+        examples = examples or {}
+        scored = [split for split in dict.fromkeys(("val", "test", *examples)) if split != "train"]
+        self.scores = nn.ModuleDict(
+            {split: build_metrics(task, settings["task"], examples.get(split)) for split in scored}
+        )
         self.losses = nn.ModuleDict({split: MeanMetric() for split in scored})
         self.merged = {split: task.merged_ids(split) for split in scored}
         self.rows: dict[str, list[Row]] = {}
@@ -142,6 +148,12 @@ class FineTuner(pl.LightningModule):
         assert isinstance(loss, MeanMetric)
         values = {f"{split}/{name}": float(value) for name, value in metrics.compute().items()}
         values[f"{split}/loss"] = float(loss.compute())
+        spans = self._spans(split)
+        if spans is not None:
+            answered = self.trainer.state.fn != TrainerFn.FITTING and self.global_rank == 0
+            self.rows[split] = spans.answers() if answered else []  # of all processes
+            if split == "val":
+                self.leave_unanswered_above(values.get("val/no_answer_threshold"))
         metrics.reset()
         loss.reset()
         found = attention_statistics(self.model)
@@ -159,11 +171,24 @@ class FineTuner(pl.LightningModule):
                 self.log(f"attention/{name}", value, logger=new)
             for name, value in mask_metrics(self.model).items():
                 self.log(f"mask/{name}", value, logger=new)
-        if self.rows[split] and torch.distributed.is_initialized():
+        if spans is None and self.rows[split] and torch.distributed.is_initialized():
             shares: list[Any] = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(shares, self.rows[split])
             self.rows[split] = [row for share in shares for row in share]
         self.rows[split].sort(key=lambda row: row["id"])
+
+    def _spans(self, split: str) -> SpanScores | None:
+        """What puts the answers of a span task together."""
+        metrics = self.scores[split]
+        assert isinstance(metrics, MetricCollection)
+        return next((metric for metric in metrics.values() if isinstance(metric, SpanScores)), None)
+
+    def leave_unanswered_above(self, threshold: float | None) -> None:
+        """For a span task whose questions may have no answer: the threshold of every split but val, which finds it."""
+        for split in self.scores:
+            spans = self._spans(split)
+            if spans is not None and split != "val":
+                spans.threshold = threshold
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch, "val")

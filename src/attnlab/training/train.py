@@ -202,7 +202,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     steps = len(data.train_dataloader()) // options["accumulate"] * options["max_epochs"]
     if _worth_compiling(options, steps):
         compile_layers(model)
-    module = FineTuner(model, task, settings, mask_control, splits=data.examples.splits)
+    module = FineTuner(model, task, settings, mask_control, examples=data.examples.splits)
 
     count = sum(p.numel() for p in model.parameters())
     under = f" under mask {mask.name} (density {mask_metrics(model)['density']:.3f})" if mask is not None else ""
@@ -224,9 +224,9 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     for split in data.examples.splits:
         if split == "train":
             continue
-        module.tested = split
-        run, loader = (trainer.validate if split == "val" else trainer.test), data.eval_dataloader(split)
-        _interruptible(trainer, run, module, loader, ckpt_path=keep_path, weights_only=True, verbose=False)
+        module.tested = data.tested = split
+        run = trainer.validate if split == "val" else trainer.test
+        _interruptible(trainer, run, module, datamodule=data, ckpt_path=keep_path, weights_only=True, verbose=False)
         metrics[split] = _values(trainer, split) | data.baselines(split)
         keep_path = None
         if split == "val":

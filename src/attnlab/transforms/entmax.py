@@ -83,16 +83,18 @@ def _backward(probabilities: Tensor, grad: Tensor, alpha: Tensor, learned: bool)
     eps = _excess(alpha, p.dtype)
     # The inner where keeps a second derivative from meeting 0 ** -x.
     log_p = torch.where(inside, p, 1.0).log()
-    weight = torch.where(inside, torch.exp((1 - eps) * log_p), 0.0)
+    # p / base, where base = p ** e lies between 0 and 1.
+    t = eps * log_p
+    inverse = torch.exp(-t)
+    weight = torch.where(inside, p * inverse, 0.0)
     total = weight.sum(-1, keepdim=True)
     share = torch.where(total > 0, total, 1.0)
     mean = (weight * grad).sum(-1, keepdim=True) / share
     grad_scores = (weight * (grad - mean)).to(grad.dtype)
     if not learned:
         return grad_scores, None
-    t = eps * log_p
     series = -0.5 * log_p * log_p * (1 - t / 3 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6))))
-    h = torch.where(t.abs() < 0.1, series, (-torch.expm1(-t) - t) / (eps * eps))
+    h = torch.where(t.abs() < 0.1, series, (1 - inverse - t) / (eps * eps))
     rise = torch.where(inside, p * h, 0.0)
     slope = rise - weight * (rise.sum(-1, keepdim=True) / share)
     return grad_scores, (grad * slope).sum(-1, keepdim=True)
