@@ -45,7 +45,7 @@ official script's {id: text}, into the run's predictions/ or into output:
   attnlab predict run=FOLDER split=test format=glue
   attnlab predict run=MNLI_RUN task=ax split=test format=glue output=glue/
   attnlab predict run=SQUAD_RUN split=val format=squad
-  attnlab predict run=SQUAD_RUN input=dev-v1.1.json format=squad output=mine.json
+  attnlab predict run=SQUAD_RUN input=dev.json format=squad output=mine.json
 """
 EXPORT_HELP = """\
 usage: attnlab export run=FOLDER what=mask [output=FOLDER]
