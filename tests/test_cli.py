@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from attnlab.cli.choices import group_choices
 from attnlab.cli.from_run import _lines
-from attnlab.cli.overrides import MAX_FOLDER_NAME, check, job_folder
+from attnlab.cli.overrides import MAX_FOLDER_NAME, check, check_jobs, job_folder
 from attnlab.cli.reference import reference_config, softmax_references
 from attnlab.cli.resume import newest_runs, resume_target, resumed_config
 from attnlab.cli.train import _let_go
@@ -120,7 +120,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
     [
         (["attn=sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'? One of: budget"),
         (["-m", "attn=softmax,sparsmax"], "unknown attn 'sparsmax': did you mean 'sparsemax'?"),
-        (["task=sst3"], "unknown task 'sst3': did you mean 'sst5'?"),
+        (["task=sst22"], "unknown task 'sst22': did you mean 'sst2'?"),
         (["model=roberta"], "model.name=<Hub id or folder>"),
         (["experiment=ssaf"], "did you mean 'ssaf_sst2'?"),
         (["experiment=sparsebert/mask"], "did you mean 'sparsebert/masks'?"),
@@ -331,6 +331,13 @@ def test_a_sweep_counts_its_jobs_and_knows_what_differs() -> None:
     assert plan.jobs == 6
     assert plan.swept == ("attn", "seed")
     assert plan.fixed == ("optim.lr",)
+
+
+def test_a_value_that_one_job_cannot_take_is_refused_before_the_first_starts() -> None:
+    plan = check(["attn=topk,softmax", "sparsity.density=0.5,0.1"], multirun=True)
+    with pytest.raises(UserError, match=r"job 3 of 4 \(attn=softmax sparsity.density=0.5\).*type attn=entmax"):
+        check_jobs(plan)
+    check_jobs(check(["attn=topk,entmax", "sparsity.density=0.5,0.1"], multirun=True))
 
 
 def test_a_sweep_file_counts_like_typed_lists_and_yields_to_them() -> None:

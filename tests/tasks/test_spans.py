@@ -136,6 +136,12 @@ def test_the_best_threshold_is_found_on_validation_and_kept_on_test() -> None:
     assert [one["prediction"] for one in test.answers()] == ["", "", ""]
 
 
+def test_a_threshold_survives_a_log_in_float32() -> None:
+    logits = window({1: 0.1}, {1: 1e-7}, null=0.7)
+    found = answer(SpanScores(question("two"), no_answer=True), logits)
+    assert float(torch.tensor(found["null_odds"], dtype=torch.float32)) == found["null_odds"]
+
+
 def test_a_window_without_context_leaves_nothing_to_say() -> None:
     part = examples([("q", "what?", "", [])])
     metric = SpanScores(part, no_answer=True, threshold=0.0)

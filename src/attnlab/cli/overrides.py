@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,20 @@ def check(words: Sequence[str], *, multirun: bool, extra_conf: Path | None = Non
         overrides=tuple(overrides),
         extra_conf=extra_conf,
     )
+
+
+def check_jobs(plan: Plan) -> None:
+    """Looks at the values of every job's config, before any is started. Raises UserError for the first wrong one."""
+    from attnlab.training.run_folder import plain  # here, because it takes seconds to import
+    from attnlab.training.validate import validate
+
+    search = search_path(plan.extra_conf)
+    for number, words in enumerate(product(*([with_value(o, v) for v in values_of(o)] for o in plan.overrides)), 1):
+        try:
+            validate(plain(compose_config([*search, *words], with_hydra=False)))
+        except UserError as error:
+            own = " ".join(w for o, w in zip(plan.overrides, words, strict=True) if o.is_sweep_override())
+            raise UserError(f"job {number} of {plan.jobs} ({own}) cannot run, so none was started: {error}") from error
 
 
 def search_path(extra_conf: Path | None) -> list[str]:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from attnlab.cli.choices import conf_dir
-from attnlab.cli.overrides import Plan, check, job_folder
+from attnlab.cli.overrides import Plan, check, check_jobs, job_folder
 from attnlab.cli.reference import reference_config, softmax_references, sweeps_density
 from attnlab.cli.resume import require_run, resume_target, resumed_config
 from attnlab.cli.sweep import Job, print_table, report_failure, show_density, show_glue, show_masks, write_table
@@ -84,6 +84,7 @@ def _single(flags: Sequence[str], words: Sequence[str]) -> int:
 
 def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
     """Every job, then the softmax references; after each job, sweep.csv is up to date."""
+    check_jobs(plan)
     jobs: list[Job] = []
     references = softmax_references(plan)
     total = plan.jobs + len(references)

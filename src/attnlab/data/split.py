@@ -51,9 +51,9 @@ def _members(strata: Sequence[Hashable] | Numbers) -> list[Places]:
     if not isinstance(strata, np.ndarray):
         codes: dict[Hashable, int] = {}
         strata = np.array([codes.setdefault(stratum, len(codes)) for stratum in strata])
-    _, first, which, counts = np.unique(strata, return_index=True, return_inverse=True, return_counts=True)
-    groups = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
-    return [groups[i] for i in np.argsort(first)]
+    order = np.argsort(strata, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(strata[order])) + 1)
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def whole_groups(groups: Sequence[int] | Numbers, size: int, *, seed: int = 0) -> Places:

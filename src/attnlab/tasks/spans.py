@@ -212,7 +212,9 @@ class SpanScores(Metric):
             {"text": text, "start": start, "probability": weight / total}
             for (text, (_, start)), weight in zip(ranked, weights, strict=True)
         ]
-        return {"prediction": "", "null_odds": null - best, "n_best": n_best}
+        # in float32, so that a threshold that is one of them stays the same in a log of float32
+        odds = float(torch.tensor(null - best, dtype=torch.float32))
+        return {"prediction": "", "null_odds": odds, "n_best": n_best}
 
 
 def _best(row: Answer) -> str:
