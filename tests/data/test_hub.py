@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import pytest
 
-from attnlab.data.load import load_examples
+from attnlab.data.load import load_examples, load_unlabelled, narrowed
 from attnlab.data.spec import DataSpec
 from attnlab.errors import UserError
 
@@ -51,6 +51,15 @@ def test_a_split_that_the_hub_lacks_is_said_with_those_it_has(hub: dict[str, Any
     hub["hub"]["splits"] = {"train": "training"}
     with pytest.raises(UserError, match="no split 'training' in"):
         load_examples(DataSpec.from_config(hub, {"root": "/nowhere"}))
+
+
+def test_a_trained_models_split_is_all_that_is_read_of_the_hub(hub: dict[str, Any]) -> None:
+    spec = DataSpec.from_config(hub | {"labels": ["entailment", "not_entailment"]}, {"root": "/nowhere"})
+    (Path(hub["hub"]["path"]) / "train.parquet").unlink()
+    assert list(load_examples(narrowed(spec, "val")).splits) == ["val"]
+    assert load_unlabelled(spec, "test")["text"][:] == ["test 0", "test 1"]
+    with pytest.raises(UserError, match=r"no split 'tests': did you mean 'test'\? One of: test, train, val"):
+        narrowed(spec, "tests")
 
 
 def test_a_column_that_the_hub_lacks_is_named(hub: dict[str, Any]) -> None:

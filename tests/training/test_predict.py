@@ -10,6 +10,7 @@ import torch
 import attnlab
 from attnlab.cli.from_run import task_group
 from attnlab.errors import UserError
+from attnlab.tasks.squad import exact_match, f1
 from attnlab.training.evaluate import evaluate
 from attnlab.training.predict import predict, predict_split
 
@@ -170,6 +171,28 @@ def test_a_split_of_squad_has_the_questions_ids_as_keys(tmp_path):
     run = finished_run(tmp_path / "run", "task=squad", f"data.root={tmp_path}")
     assert predict_split(run, "val", tmp_path / "out.jsonl") == 2
     assert [(row["id"], row["key"]) for row in lines(tmp_path / "out.jsonl")] == [(0, "q7"), (1, "q1")]
+
+
+def test_squads_scores_are_the_official_ones_of_the_json_that_is_written(tmp_path):
+    golds = ["a film", "it", "Bob, dull Bob", "fine", "joy"]
+    rows = [
+        (f"q{i}", QUESTION, CONTEXT[5 * i :], [(gold, CONTEXT[5 * i :].find(gold))]) for i, gold in enumerate(golds)
+    ]
+    data = [
+        {"title": key, "paragraphs": [{"context": context, "qas": [{"id": key, "question": question, "answers": [
+            {"text": text, "answer_start": start} for text, start in answers]}]}]}
+        for key, question, context, answers in rows
+    ]  # fmt: skip
+    (tmp_path / "SQuAD").mkdir()
+    (tmp_path / "SQuAD" / "dev-v1.1.json").write_text(json.dumps({"data": data}))
+    run = finished_run(tmp_path / "run", "task=squad", f"data.root={tmp_path}", "task.stride=8")
+    metrics = evaluate(run, "val")
+    predict_split(run, "val", tmp_path / "dev.json", format="squad")
+    texts = json.loads((tmp_path / "dev.json").read_text())
+    assert metrics["exact_match"] == pytest.approx(sum(exact_match(texts[k], [a[0][0]]) for k, _, _, a in rows) / 5)
+    expected = sum(f1(texts[k], [a[0][0]], no_answer=False) for k, _, _, a in rows) / 5
+    assert metrics["f1"] == pytest.approx(expected)
+    assert expected > 0
 
 
 def test_masks_are_filled_and_a_line_without_any_is_named(tmp_path):

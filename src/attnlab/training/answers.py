@@ -14,9 +14,8 @@ from ..data.spans import collate_windows, encode_windows
 from ..data.tokens import encode
 from ..errors import UserError
 from ..tasks.heads import Answer, build_head
-from ..tasks.spans import SpanScores, span_logits
+from ..tasks.spans import SpanScores
 from .finished import Finished
-from .run_folder import read_metrics
 
 BATCH = 64
 LIKELIEST = 5  # tokens shown for a mask
@@ -31,7 +30,7 @@ class Answerer:
         self.cut = 0
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         run.model.to(device=self.device)  # type: ignore[call-arg]
-        self.head = build_head(run.task) if run.task.kind != "span" else None
+        self.head = build_head(run.task)
         self._ask = {
             "multiple_choice": self._choices,
             "span": self._spans,
@@ -49,7 +48,6 @@ class Answerer:
         return self._ask(rows)
 
     def _texts(self, rows: Rows) -> list[Answer]:
-        assert self.head is not None
         answers = self._in_batches(self._encoded(rows), collate)
         for answer in answers if self.run.task.labels else ():
             answer["probabilities"] = dict(zip(self.run.task.labels, answer["probabilities"], strict=True))
@@ -62,14 +60,12 @@ class Answerer:
         return self._in_batches(encoded, collate_choices)
 
     def _in_batches(self, encoded: Columns, collated: Any) -> list[Answer]:
-        assert self.head is not None
         answers: dict[int, Answer] = {}
         for picks, batch in self._batches(encoded, collated):
             answers |= zip(picks, self.head.answers(self.head.logits(self.run.model, batch)), strict=True)
         return [answers[i] for i in range(len(answers))]
 
     def _masks(self, rows: Rows) -> list[Answer]:
-        assert self.head is not None
         tokenizer = self.run.tokenizer
         mask = str(tokenizer.mask_token)
         for text, where in zip(rows["text"], rows["where"], strict=True):
@@ -104,12 +100,10 @@ class Answerer:
         windows = encode_windows(numbered, run.tokenizer, max_length=run.limit, stride=stride)
         self.cut += len({i for i, cut in zip(windows["id"], windows["cut"], strict=True) if cut})
         scores = SpanScores.from_config(run.settings["task"], datasets.Dataset.from_dict(numbered))
-        scores.threshold = _threshold(run)
+        scores.threshold = run.no_answer_threshold
         for _, batch in self._batches(windows, collate_windows):
-            inputs = {k: batch[k] for k in ("input_ids", "attention_mask", "token_type_ids") if k in batch}
-            out = run.model(**inputs)
-            logits = span_logits(out.start_logits, out.end_logits, batch["attention_mask"])
-            scores.update(logits, batch["offsets"], batch["example_id"])
+            logits = self.head.logits(run.model, batch)
+            scores.update(**self.head.scored(logits, batch))
         scores.compute()
         return [
             {
@@ -141,9 +135,3 @@ class Answerer:
                 columns["label"] = [0] * len(picks)
             batch = collated(columns, pad_id=pad, longest=self.run.limit)
             yield picks, {key: value.to(self.device) for key, value in batch.items()}
-
-
-def _threshold(run: Finished) -> float | None:
-    """When the run leaves a question unanswered, as its validation data chose."""
-    found = read_metrics(run.folder).get("val", {}).get("no_answer_threshold")
-    return None if found is None else float(found)

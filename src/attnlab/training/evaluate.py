@@ -1,6 +1,5 @@
 """Score a finished run again, from its folder alone."""
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +54,7 @@ def evaluate(
     module = FineTuner(model, opened.task, settings, examples=module_data.examples.splits)
     module.tested = split
     if opened.task.kind == "span" and split != "val":
-        module.leave_unanswered_above(_threshold(run))
+        module.leave_unanswered_above(opened.no_answer_threshold)
     accelerator = "gpu" if torch.cuda.is_available() else "cpu"
     precision: Any = resolve_precision(settings["trainer"]["precision"], accelerator)
     trainer = pl.Trainer(
@@ -75,11 +74,3 @@ def evaluate(
     metrics = {k.removeprefix(prefix): float(v) for k, v in values.items() if k.startswith(prefix)}
     metrics |= module_data.baselines(split)
     return metrics | {f"attention/{k}": v for k, v in module.attention.items()}
-
-
-def _threshold(run: Path) -> float | None:
-    """Above which null odds the run leaves a question unanswered, as its validation found."""
-    path = run / "metrics.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    value = found.get("val", {}).get("no_answer_threshold")
-    return None if value is None else float(value)

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..tasks.spec import TaskSpec
 from ..transforms.kernel import set_kernel
 from .models import in_head_order, label_names, load_tokenizer, longest_input
-from .run_folder import read_config
+from .run_folder import read_config, read_metrics
 
 # what the run's own task was told of its data says nothing about another task's
 OF_ONE_TASK = ("train", "val", "test", "text", "text_pair", "label", "choices", "group", "limit")
@@ -34,6 +34,12 @@ class Finished:
     def limit(self) -> int:
         """Tokens of an input."""
         return min(self.data.max_length, self.tokenizer.model_max_length, longest_input(self.model.config))
+
+    @property
+    def no_answer_threshold(self) -> float | None:
+        """Above which null odds a question is left unanswered, as the run's validation data chose."""
+        found = read_metrics(self.folder).get("val", {}).get("no_answer_threshold")
+        return None if found is None else float(found)
 
 
 def open_run(
