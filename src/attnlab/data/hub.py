@@ -1,5 +1,6 @@
 """Datasets from the Hugging Face Hub, with an answer in seconds when it cannot be reached."""
 
+import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ import huggingface_hub.constants
 
 from attnlab.data.files import Records
 from attnlab.data.spec import HubSpec
+
+log = logging.getLogger("attnlab")
 
 
 def hub_records(split: datasets.Dataset, name: str) -> Records:
@@ -34,7 +37,7 @@ def hub_splits(hub: HubSpec, needed: str = "train") -> tuple[dict[str, datasets.
     """The splits by our names, as they lie on disk, and where they are from; without any, the second is why.
 
     Offline, what earlier runs left in the datasets cache still loads. Of the splits beside `needed`, those that the Hub
-    lacks are left out.
+    lacks are left out; a dataset of theirs that cannot be loaded is said.
     """
     online = reachable()
     loaded: dict[tuple[str, str | None], datasets.DatasetDict | str] = {}
@@ -47,9 +50,10 @@ def hub_splits(hub: HubSpec, needed: str = "train") -> tuple[dict[str, datasets.
         if not isinstance(found, str) and split in found:
             splits[ours] = found[split]
         elif ours == needed:
-            return {}, found if isinstance(
-                found, str
-            ) else f"{_name(path, config)}: no split {split!r} in {list(found)}"
+            missing = f"{_name(path, config)}: no split {split!r} in {list(found)}"
+            return {}, found if isinstance(found, str) else missing
+        elif isinstance(found, str):
+            log.info("note: no %s data: %s", ours, found)
     if needed not in splits:
         return {}, f"{_name(hub.path, hub.name)}: the task names no {needed} split"
     return splits, f"Hugging Face Hub {hub.path}{f'/{hub.name}' if hub.name else ''}"

