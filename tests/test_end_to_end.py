@@ -151,22 +151,22 @@ def test_a_failing_job_neither_stops_nor_hides_the_others(tmp_path, tiny_model):
 
 def test_a_sweep_over_density_ends_with_its_table_and_a_plot_against_softmax(tmp_path, tiny_model):
     done = attnlab_command(
-        "train", "-m", "attn=topk", "sparsity.density=2,0.5,0.25", "attn.warmup_ratio=0.1",
+        "train", "-m", "attn=topk", "sparsity.density=0.5,0.25", "attn.warmup_ratio=0.1",
         f"model.name={tiny_model}", "trainer.fast=true", "data.batch_size=8", "data.limit=64", "logger=csv", *QUIET,
         cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 1, "a density of 2 cannot be reached"
-    assert "job 1 of 4" in done.stdout
-    assert "job 4 of 4: softmax" in done.stdout
-    assert "3 of 4 jobs done" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert "job 1 of 3" in done.stdout
+    assert "job 3 of 3: softmax" in done.stdout
+    assert "3 of 3 jobs done" in done.stdout
     (root,) = tmp_path.glob("outputs/multirun/*")
     with (root / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["status"] for row in rows] == ["failed", "done", "done", "done"]
+    assert [row["status"] for row in rows] == ["done", "done", "done"]
     assert (rows[-1]["attn"], rows[-1]["sparsity"], rows[-1]["attention/density"]) == ("softmax", "none", "1.0")
     assert rows[-1]["folder"] == "attn=softmax,sparsity=none"
-    run = root / rows[1]["folder"]
-    assert float(rows[1]["val/accuracy"]) == json.loads((run / "metrics.json").read_text())["val"]["accuracy"]
+    run = root / rows[0]["folder"]
+    assert float(rows[0]["val/accuracy"]) == json.loads((run / "metrics.json").read_text())["val"]["accuracy"]
     origin = json.loads((root / rows[-1]["folder"] / "provenance.json").read_text())
     assert "attn=softmax sparsity=none" in origin["command"]
     with (root / "density.csv").open() as file:
@@ -195,7 +195,8 @@ def test_ctrl_c_is_noted_and_resume_goes_on_in_the_same_folder(tmp_path, tiny_mo
         else:
             process.kill()
     run = only_run(tmp_path)
-    assert code == 130, (tmp_path / "log.txt").read_text()
+    # a second signal, while the interpreter is on its way out, ends it: a shell shows that as 130, too
+    assert code in (130, -signal.SIGINT), (tmp_path / "log.txt").read_text()
     assert json.loads((run / "status.json").read_text())["status"] == "interrupted"
     assert f"resume={run.relative_to(tmp_path)}" in (tmp_path / "log.txt").read_text()
     before = json.loads((run / "status.json").read_text())
