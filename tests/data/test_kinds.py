@@ -137,3 +137,44 @@ def test_a_hidden_test_set_is_there_to_be_predicted_whole(tmp_path: Path) -> Non
     hidden = load_unlabelled(spec("classification", task=task, root=str(tmp_path)), "test")
     assert hidden[:] == {"id": [0, 1], "key": ["3", "5"], "text": ["x", "y"]}
     assert "test" not in load("classification", task=task, root=str(tmp_path)).splits
+
+
+def test_columns_of_labels_are_told_apart_by_name_in_any_order(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"text": f"t{i}", "rude": i % 2, "sad": i % 3 == 0} for i in range(12)])
+    one = load("multilabel", train=str(path), val=str(path), label=["rude", "sad"], task={"labels": ["sad", "rude"]})
+    other = load("multilabel", train=str(path), val=str(path), label=["sad", "rude"])
+    assert one.labels == other.labels == ("sad", "rude")
+    assert list(one.splits["train"]["label"]) == list(other.splits["train"]["label"])
+    with pytest.raises(UserError, match=r"data.label=\[rude,sad\] must name the columns of the labels"):
+        load("multilabel", train=str(path), val=str(path), label=["rude", "sad"], task={"labels": ["sad"]})
+
+
+@pytest.mark.parametrize(
+    ("answers", "hint"),
+    [
+        ({"text": ["Ada", "Ada"], "answer_start": [0]}, "line 1: 2 answers and other than as many offsets"),
+        ({"text": ["Ada"], "answer_start": ["x"]}, "line 1: the offset 'x' of an answer is no whole number"),
+    ],
+)
+def test_offsets_that_cannot_be_are_refused(tmp_path: Path, answers: dict[str, Any], hint: str) -> None:
+    row = {"text": "who", "context": "Ada said Ada", "label": answers}
+    path = lines(tmp_path / "a.jsonl", [row, row])
+    with pytest.raises(UserError, match=hint):
+        load("span", train=str(path), val=str(path), text_pair="context")
+
+
+def test_answers_without_offsets_stand_at_their_first_place(tmp_path: Path) -> None:
+    row = {"text": "who", "context": "so Ada said Ada", "label": {"text": ["Ada"]}}
+    path = lines(tmp_path / "a.jsonl", [row, row])
+    assert load("span", train=str(path), val=str(path), text_pair="context").splits["train"][0]["label"]["start"] == [3]
+
+
+def test_endings_without_columns_and_half_a_character_are_named(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"text": "so", "label": 0}] * 3)
+    with pytest.raises(UserError, match=r"line 1: there are no endings to choose from.*data.choices"):
+        load("multiple_choice", train=str(path), val=str(path))
+    path.write_text('{"text": "\\ud83d", "label": "a"}\n{"text": "b", "label": "b"}\n')
+    with pytest.raises(UserError, match=r"line 1: .*half of a character"):
+        load("classification", train=str(path), val=str(path))
+    with pytest.raises(UserError, match="is a folder"):
+        load("classification", train=str(tmp_path), val=str(path))

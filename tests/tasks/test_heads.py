@@ -57,8 +57,10 @@ def test_labels_scored_as_one_add_their_probabilities() -> None:
 @pytest.mark.parametrize(
     ("config", "hint"),
     [
-        ({"range": [5, 0]}, "least and the largest"),
-        ({"range": "0-5"}, "such as"),
+        ({"kind": "regression", "range": [5, 0]}, "least and the largest"),
+        ({"kind": "regression", "range": ["a", "b"]}, "such as"),
+        ({"range": [0, 5]}, "is for task.kind=regression"),
+        ({"merge": "nonsense"}, "contradiction: neutral"),
         ({"merge": {"test": {"neutrl": "a"}}}, "did you mean 'neutral'"),
     ],
 )

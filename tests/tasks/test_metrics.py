@@ -1,6 +1,7 @@
 """Metrics equal scikit-learn's and scipy's, however the epoch was batched."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.errors import UserError
-from attnlab.tasks import TaskSpec, build_metrics
+from attnlab.tasks import TaskSpec, build_head, build_metrics
+from attnlab.tasks.metrics import check_metrics
 
 
 def spec(kind: str, labels: int, *metrics: str) -> TaskSpec:
@@ -116,6 +118,44 @@ def test_map_and_mrr_are_the_mean_over_questions_with_a_right_answer(
     got = metrics.compute()
     assert float(got["map"]) == pytest.approx(np.mean(average) if average else 0, abs=1e-6)
     assert float(got["mrr"]) == pytest.approx(np.mean(reciprocal) if reciprocal else 0, abs=1e-6)
+
+
+def test_f1_and_rankings_are_about_the_positive_label_whichever_id_it_has() -> None:
+    target, groups = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 0, 0])
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
+    usual = TaskSpec(
+        name="t", kind="classification", labels=("no", "yes"), metrics=("f1", "map", "mrr"), positive="yes"
+    )
+    turned = replace(usual, labels=("yes", "no"))
+    values = []
+    for task, order in ((usual, [0, 1]), (turned, [1, 0])):
+        head, metrics = build_head(task), build_metrics(task)
+        given = logits[:, order]
+        labels = torch.tensor(order)[target]
+        scored = head.scored(given, {"group": groups})
+        metrics.update(preds=head.predictions(given), target=labels, losses=head.losses(given, labels), **scored)
+        values.append({name: float(value) for name, value in metrics.compute().items()})
+    assert values[0] == values[1]
+    assert values[0]["f1"] == pytest.approx(sklearn.metrics.f1_score(target, logits.argmax(-1)))
+
+
+def test_correlations_of_constant_predictions_are_undefined() -> None:
+    got = scores(spec("regression", 0, "pearson", "spearman"), torch.full((6,), 1.5), torch.arange(6.0))
+    assert np.isnan(got["pearson"])
+    assert np.isnan(got["spearman"])
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "grouped", "hint"),
+    [
+        ("map", "classification", False, "data.group=COLUMN"),
+        ("mapp", "classification", True, "did you mean 'map'"),
+        ("accuracy", "span", False, "does not exist for a span task"),
+    ],
+)
+def test_a_metric_without_what_it_needs_is_refused(metric: str, kind: str, grouped: bool, hint: str) -> None:
+    with pytest.raises(UserError, match=hint):
+        check_metrics(spec(kind, 2, metric), grouped=grouped)
 
 
 @settings(deadline=None, max_examples=40)

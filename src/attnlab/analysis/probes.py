@@ -66,7 +66,7 @@ def probe_attention(
         raise ValueError("the model has no attention of ours: attnlab.attention.attach(model, spec)")
     batch = _encode(model, tokenizer, sentences)
     with _watching(model, attached) as maps:
-        model(**batch)
+        model.base_model(**batch)  # not the head: that of a multiple choice would want a list of texts
     probabilities = torch.stack(maps, dim=1)
     # An ALBERT has one attention for all its layers: there the order of the calls counts them.
     shared = len(maps) != len(attached)

@@ -77,6 +77,8 @@ def open_records(path: Path, layout: Layout | None = None) -> Records:
 
 
 def _missing(path: Path) -> UserError:
+    if path.is_dir():
+        return UserError(f"{path} is a folder: name a file in it, one of {', '.join(EXTENSIONS)}")
     return UserError(f"no file {path} (relative paths start at the current directory, {Path.cwd()})")
 
 

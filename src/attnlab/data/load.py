@@ -202,7 +202,12 @@ def _labelled(spec: DataSpec, one: _Vetted, labels: tuple[str, ...]) -> datasets
     if spec.kind not in ("classification", "multilabel"):
         return part.rename_column("target", "label", new_fingerprint=key_of([found.digest, spec.kind]))
     if isinstance(spec.label, tuple):
-        ids = list(range(len(labels)))
+        if set(spec.label) != set(labels):
+            raise UserError(
+                f"data.label=[{','.join(spec.label)}] must name the columns of the labels, in any order: "
+                f"{', '.join(labels)}"
+            )
+        ids = [labels.index(name) for name in spec.label]
     else:
         ids = label_ids(found, labels, one.source.name, by_id=spec.labels is not None)
     name = key_of([_FORMAT, found.digest, labels, ids])

@@ -102,6 +102,7 @@ class Vetting:
         self.target = target_of(spec, training=training)
         self.summary = Summary(columns=list(records.columns), labelled=labelled, unit=records.unit)
         self.groups: dict[str, int] = {}
+        self.endings = 0
 
     def _place(self, names: Columns, ours: str) -> int:
         return self._places(names, ours)[0]
@@ -171,6 +172,8 @@ class Vetting:
             if self.choices:
                 texts = self._endings(values, line)
                 row.append(texts)
+            for text in texts:
+                _check_encodable(text, f"{self.records.name}, {self.records.unit} {line}")
             if not all(map(str.strip, texts)):
                 _count(found.empty if len(texts) == 1 or not any(map(str.strip, texts)) else found.one_sided, line)
                 if self.training:
@@ -196,10 +199,20 @@ class Vetting:
         where = f"{self.records.name}, {self.records.unit} {line}"
         if not isinstance(given, list | tuple) or len(given) < 2:
             raise UserError(f"{where}: the choices are no list of at least two: {str(given)[:60]!r}")
-        self.endings = getattr(self, "endings", len(given))
+        self.endings = self.endings or len(given)
         if len(given) != self.endings:
             raise UserError(f"{where}: {len(given)} choices, where the first row has {self.endings}")
         return [as_text(one) for one in given]
+
+
+def _check_encodable(text: str, where: str) -> None:
+    """UserError for half of a surrogate pair, which JSON can write and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: {error.object[error.start]!r} is half of a character: write it whole, or leave it out"
+        ) from error
 
 
 def _count(issue: list[int], line: int) -> None:

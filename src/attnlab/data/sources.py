@@ -222,6 +222,9 @@ def nothing_found(spec: DataSpec, tried: list[str]) -> str:
         )
     folder = spec.dataset or "your dataset"
     places = "".join(f"\n  - {place}" for place in tried)
+    elsewhere = {Path(name).parts[1] for names in spec.files.values() for name in names if name.startswith("../")}
+    if elsewhere and not spec.only:
+        folder = " and ".join(sorted({folder, *elsewhere}))
     example = ", for example an unpacked GLUE download"
     own = f"data.{split}=my.csv data.text=COLUMN data.label=COLUMN"
     if spec.kind == "mlm":

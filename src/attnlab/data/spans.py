@@ -102,7 +102,11 @@ def _cut(
     spans = [offsets[place] for place in context]
     answer = _answer_tokens(spans, label)
     room = max_length - len(head) - len(tail)
-    assert room > stride
+    if room <= stride:
+        raise UserError(
+            f"task.stride={stride} is too much for windows of {max_length} tokens, {room} of them of the context: give "
+            "a smaller one, or a larger data.max_length"
+        )
     begin = 0
     while True:
         end = min(begin + room, len(context))

@@ -165,8 +165,10 @@ class Ending(_Target):
         if name in ("", "-1"):
             self.hidden += 1
             self.refuse(line, "the label is missing")
-        elif name.isdecimal() and int(name) < len(texts):
+        elif name.isdecimal() and 1 < len(texts) > int(name):
             return int(name)
+        elif len(texts) < 2:
+            self.refuse(line, "there are no endings to choose from: name their columns, data.choices=[end1,end2]")
         elif name in (endings := [text.strip() for text in texts]):
             return endings.index(name)
         else:
@@ -208,12 +210,19 @@ class Answers(_Target):
             self.refuse(line, "the answers are missing")
             return []
         if isinstance(value, dict) and isinstance(value.get("text"), list):
-            starts = value.get("answer_start") or value.get("start") or []
-            value = [{"text": text, "answer_start": at} for text, at in zip(value["text"], starts, strict=False)]
+            texts = value["text"]
+            starts = value.get("answer_start", value.get("start")) or [None] * len(texts)  # none: the first place
+            if not isinstance(starts, list) or len(starts) != len(texts):
+                self.refuse(line, f"{len(texts)} answers and other than as many offsets: {json.dumps(value)[:60]}")
+                return []
+            value = [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
         found = []
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict) and isinstance(one.get("text"), str):
                 at = one.get("answer_start", one.get("start"))
+                if at is not None and not (isinstance(at, int) or (isinstance(at, str) and at.isdecimal())):
+                    self.refuse(line, f"the offset {at!r} of an answer is no whole number")
+                    continue
                 text, start = one["text"], context.find(one["text"]) if at is None else int(at)
             elif isinstance(one, dict):
                 self.refuse(line, f"an answer without a text: {json.dumps(one)[:60]}")

@@ -56,7 +56,9 @@ class Classification:
         """Further arguments of `MetricCollection.update`, for the metrics that ask for them."""
         if "group" not in batch:
             return {}
-        return {"scores": logits[:, -1] - logits[:, :-1].logsumexp(-1), "groups": batch["group"]}
+        positive = self.task.positive_id
+        others = [k for k in range(logits.shape[-1]) if k != positive]
+        return {"scores": logits[:, positive] - logits[:, others].logsumexp(-1), "groups": batch["group"]}
 
     def answers(self, logits: Tensor) -> list[Answer]:
         """Of each example the prediction and probabilities, as they are written to a file."""

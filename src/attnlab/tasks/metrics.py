@@ -20,6 +20,7 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR
+from torchmetrics.utilities import dim_zero_cat
 
 from attnlab.data.spec import Kind
 from attnlab.errors import UserError, closest
@@ -100,65 +101,106 @@ def _positive(scores: Tensor) -> Tensor:
 class MeanAveragePrecision(RetrievalMAP):
     """MAP: of each question the mean, over its right answers, of the precision down to that answer's rank.
 
-    As trec_eval has it. scores (B,) any numbers, target (B,) 0 or 1, groups (B,): the question. Questions without a
-    right answer don't count, as in the published numbers of WikiQA and TREC-QA.
+    As trec_eval has it. scores (B,) any numbers, target (B,) class ids, of which `positive` is right, groups (B,): the
+    question. Questions without a right answer don't count, as in the published numbers of WikiQA and TREC-QA.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, positive: int) -> None:
         super().__init__(empty_target_action="skip")
+        self.positive = positive
 
     def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
-        super().update(_positive(scores), target, indexes=groups)
+        super().update(_positive(scores), (target == self.positive).long(), indexes=groups)
 
 
 class MeanReciprocalRank(RetrievalMRR):
     """MRR: of each question 1 / (rank of its first right answer). Arguments as of `MeanAveragePrecision`."""
 
-    def __init__(self) -> None:
+    def __init__(self, positive: int) -> None:
         super().__init__(empty_target_action="skip")
+        self.positive = positive
 
     def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
-        super().update(_positive(scores), target, indexes=groups)
+        super().update(_positive(scores), (target == self.positive).long(), indexes=groups)
 
 
-def _f1(num_classes: int) -> Metric:
-    if num_classes != 2:
+class PositiveF1(BinaryF1Score):
+    """F1 of one of two classes, whichever id it has."""
+
+    def __init__(self, positive: int) -> None:
+        super().__init__()
+        self.positive = positive
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """preds and target (B,) class ids."""
+        super().update((preds == self.positive).long(), (target == self.positive).long())
+
+
+class Spearman(SpearmanCorrCoef):
+    """NaN for constant predictions or targets, as in scipy, where torchmetrics has 0."""
+
+    def compute(self) -> Tensor:
+        """Scalar tensor in [-1, 1]."""
+        for values in (self.preds, self.target):
+            flat = dim_zero_cat(values)
+            if len(flat) and bool((flat == flat[0]).all()):
+                return torch.full((), torch.nan, device=flat.device)
+        return super().compute()
+
+
+def _of_two(spec: TaskSpec, name: str, instead: str) -> int:
+    """Id of the positive class, for a metric that is about one of two."""
+    if len(spec.labels) != 2:
         raise UserError(
-            "metric 'f1' is the F1 of the positive class of two, but this task has "
-            f"{num_classes} labels: "
-            "use task.metrics=[macro_f1]"
+            f"metric {name!r} is about the positive class of two, but this task has {len(spec.labels)} labels: "
+            f"{instead}"
         )
-    return BinaryF1Score()
+    return spec.positive_id
 
 
-# By kind of task: name -> a new metric, for the task's number of classes.
-_BY_KIND: dict[Kind, dict[str, Callable[[int], Metric]]] = {
+# By kind of task: name -> a new metric.
+_BY_KIND: dict[Kind, dict[str, Callable[[TaskSpec], Metric]]] = {
     "classification": {
-        "accuracy": lambda n: MulticlassAccuracy(num_classes=n, average="micro"),
-        "f1": _f1,
-        "macro_f1": lambda n: MulticlassF1Score(num_classes=n, average="macro"),
-        "matthews": lambda n: Matthews(num_classes=n),
-        "map": lambda _: MeanAveragePrecision(),
-        "mrr": lambda _: MeanReciprocalRank(),
+        "accuracy": lambda spec: MulticlassAccuracy(num_classes=len(spec.labels), average="micro"),
+        "f1": lambda spec: PositiveF1(_of_two(spec, "f1", "use task.metrics=[macro_f1]")),
+        "macro_f1": lambda spec: MulticlassF1Score(num_classes=len(spec.labels), average="macro"),
+        "matthews": lambda spec: Matthews(num_classes=len(spec.labels)),
+        "map": lambda spec: MeanAveragePrecision(_of_two(spec, "map", "answers are right or wrong")),
+        "mrr": lambda spec: MeanReciprocalRank(_of_two(spec, "mrr", "answers are right or wrong")),
     },
     "regression": {
         "pearson": lambda _: PearsonCorrCoef(),
-        "spearman": lambda _: SpearmanCorrCoef(),
+        "spearman": lambda _: Spearman(),
     },
     "multilabel": {
-        "micro_f1": lambda n: MultilabelF1Score(num_labels=n, average="micro"),
-        "macro_f1": lambda n: MultilabelF1Score(num_labels=n, average="macro"),
-        "exact_match": lambda n: MultilabelExactMatch(num_labels=n),
+        "micro_f1": lambda spec: MultilabelF1Score(num_labels=len(spec.labels), average="micro"),
+        "macro_f1": lambda spec: MultilabelF1Score(num_labels=len(spec.labels), average="macro"),
+        "exact_match": lambda spec: MultilabelExactMatch(num_labels=len(spec.labels)),
     },
     "multiple_choice": {
         "accuracy": lambda _: Share(),
     },
+    "span": {},
     "mlm": {
         "perplexity": lambda _: Perplexity(),
         "accuracy": lambda _: Share(),
     },
 }
+RANKINGS = ("map", "mrr")
+SPAN_METRICS = ("f1", "exact_match")
 METRICS = tuple(dict.fromkeys(name for known in _BY_KIND.values() for name in known))
+
+
+def check_metrics(spec: TaskSpec, *, grouped: bool) -> None:
+    """UserError for a metric that the kind has not, or a ranking where nothing says what is ranked together."""
+    known = SPAN_METRICS if spec.kind == "span" else tuple(_BY_KIND[spec.kind])
+    for name in spec.metrics:
+        if name not in known:
+            raise UserError(f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}")
+        if name in RANKINGS and not grouped:
+            raise UserError(
+                f"metric {name!r} ranks the answers to a question: data.group=COLUMN says which rows are of one"
+            )
 
 
 def build_metrics(
@@ -173,11 +215,7 @@ def build_metrics(
     if spec.kind == "span":
         spans = [] if examples is None else [SpanScores.from_config(config or {}, examples)]
         return MetricCollection(spans, compute_groups=False)
-    known = _BY_KIND[spec.kind]
-    built: dict[str, Metric | MetricCollection] = {}
-    for name in spec.metrics:
-        if name not in known:
-            raise UserError(f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}")
-        built[name] = known[name](spec.num_outputs)
+    check_metrics(spec, grouped=True)
+    built: dict[str, Metric | MetricCollection] = {name: _BY_KIND[spec.kind][name](spec) for name in spec.metrics}
     # sharing states between metrics is not worth its surprises at this size
     return MetricCollection(built, compute_groups=False)

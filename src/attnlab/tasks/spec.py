@@ -20,7 +20,8 @@ LESS_IS_BETTER = ("perplexity",)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """labels: in id order, empty where the kind has none. The first metric is the one monitored.
+    """labels: in id order, empty where the kind has none. The first metric is the one monitored. positive: the label
+    that f1, map and mrr are about, the task's last; a checkpoint's own head may have it at another id.
 
     range: least and largest answer of a regression, to which predictions are clipped. merge: split -> label -> the
     label that it is scored as there (a model of three classes on a set that knows two).
@@ -30,6 +31,7 @@ class TaskSpec:
     kind: Kind
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
+    positive: str | None = None
     range: tuple[float, float] | None = None
     merge: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -37,6 +39,11 @@ class TaskSpec:
     def num_outputs(self) -> int:
         """Width of the head: one logit a label; start and end of a span; else one number."""
         return {"classification": len(self.labels), "multilabel": len(self.labels), "span": 2}.get(self.kind, 1)
+
+    @property
+    def positive_id(self) -> int:
+        """Id of the positive label, the last where none is named."""
+        return self.labels.index(self.positive) if self.positive in self.labels else len(self.labels) - 1
 
     @property
     def monitor(self) -> str:
@@ -69,14 +76,33 @@ class TaskSpec:
             kind=kind,
             labels=tuple(labels),
             metrics=metrics,
-            range=_range(task.get("range")),
-            merge=task.get("merge") or {},
+            positive=str(task["labels"][-1]) if task.get("labels") else None,
+            range=_range(task.get("range"), kind),
+            merge=_merge(task.get("merge"), kind),
         )
 
 
-def _range(given: object) -> tuple[float, float] | None:
+def _range(given: object, kind: Kind) -> tuple[float, float] | None:
     if given is None:
         return None
-    if not isinstance(given, Sequence) or len(given) != 2 or not float(given[0]) < float(given[1]):
+    if kind != "regression":
+        raise UserError(f"task.range={given} is for task.kind=regression; this task is a {kind}")
+    numbers = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if len(numbers) != 2 or not all(isinstance(one, int | float) for one in numbers) or not numbers[0] < numbers[1]:
         raise UserError(f"task.range={given} must be two numbers, the least and the largest answer, such as [0,5]")
-    return float(given[0]), float(given[1])
+    return float(numbers[0]), float(numbers[1])
+
+
+def _merge(given: object, kind: Kind) -> Mapping[str, Mapping[str, str]]:
+    if given is None:
+        return {}
+    if (
+        kind != "classification"
+        or not isinstance(given, Mapping)
+        or not all(isinstance(m, Mapping) for m in given.values())
+    ):
+        raise UserError(
+            f"task.merge={given} must say for a split of a classification which label counts as which, such as "
+            "{test: {contradiction: neutral}}"
+        )
+    return given

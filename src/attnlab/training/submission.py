@@ -75,11 +75,16 @@ def candidates(folders: Sequence[Path]) -> dict[str, list[Candidate]]:
     paths = dict.fromkeys(path.parent.resolve() for folder in folders for path in sorted(folder.glob("**/status.json")))
     for folder in paths:
         try:
-            config = read_config(folder)["task"]
+            settings = read_config(folder)
         except UserError:
             continue
+        config = settings["task"]
         task = str(config.get("name"))
         if task not in TRAINED or read_status(folder) != "done" or not (folder / "model" / "config.json").is_file():
+            continue
+        short = settings["data"].get("limit") or settings["trainer"].get("fast") or settings["data"].get("train")
+        if short:
+            log.info("%s: %s left out: not trained on all of the task's own data", task, _short(folder))
             continue
         metric = TaskSpec.from_config(config, ()).metrics[0]
         score = read_metrics(folder).get("val", {}).get(metric)

@@ -5,8 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..attention.spec import AttentionSpec
-from ..errors import UserError
+from ..data.spec import SPLITS
+from ..errors import UserError, closest
 from ..masks.spec import MaskSpec
+from ..tasks.metrics import check_metrics
+from ..tasks.spec import TaskSpec
 from ..transforms import build_transform
 from ..transforms.kernel import KERNELS
 from .density import SCHEDULES, SparsitySpec
@@ -98,12 +101,24 @@ def validate(settings: Mapping[str, Any]) -> None:
         if not fits(section[name]):
             raise UserError(f"{key}={section[name]} must be {allowed}")
     _check_model(settings["model"])
+    _check_task(settings["task"], settings["data"])
     spec = AttentionSpec.from_config(settings["attn"])
     for layer in range(max((len(values) for values in spec.by_layer.values()), default=1)):
         here = replace(spec, layers=None).of_layer(layer)
         build_transform(here.name, num_heads=1, **here.dials)
     MaskSpec.from_config(settings["mask"], settings["data"]["max_length"])
     SparsitySpec.from_config(settings["sparsity"], settings["attn"])
+
+
+def _check_task(task: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    """Metrics that exist for the kind and have what they need; a range and a merge that can be."""
+    spec = TaskSpec.from_config(task, task.get("labels") or ())
+    check_metrics(spec, grouped=bool(data.get("group") or (task.get("columns") or {}).get("group")))
+    splits = {*SPLITS, *(task.get("files") or {}), *((task.get("hub") or {}).get("splits") or {})}
+    for split in spec.merge:
+        if split not in splits:
+            raise UserError(f"task.merge: there is no split {split!r}{closest(split, splits)}")
+        spec.merged_ids(split)
 
 
 def _check_model(model: Mapping[str, Any]) -> None:
