@@ -75,7 +75,7 @@ def test_probing_leaves_the_model_as_it_was(tokenizer):
 def test_the_model_is_put_back_when_its_forward_fails(tokenizer):
     model = sparse_bert()
     model.train()
-    model.classifier = torch.nn.Linear(7, 2)
+    model.bert.encoder.layer[-1].output.dense = torch.nn.Linear(7, 2)
     with pytest.raises(RuntimeError):
         probe_attention(model, tokenizer)
     assert model.training
