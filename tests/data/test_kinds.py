@@ -178,3 +178,10 @@ def test_endings_without_columns_and_half_a_character_are_named(tmp_path: Path) 
         load("classification", train=str(path), val=str(path))
     with pytest.raises(UserError, match="is a folder"):
         load("classification", train=str(tmp_path), val=str(path))
+
+
+def test_a_label_of_minus_1_among_others_is_a_hidden_one(tmp_path: Path) -> None:
+    train = lines(tmp_path / "a.jsonl", [{"text": f"t{i}", "label": i % 2} for i in range(4)])
+    test = lines(tmp_path / "b.jsonl", [{"text": "a", "label": 1}, {"text": "b", "label": -1}])
+    with pytest.raises(UserError, match="line 2: label '-1', a hidden one"):
+        load("classification", train=str(train), val=str(train), test=str(test))

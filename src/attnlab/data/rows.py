@@ -275,5 +275,7 @@ def label_ids(found: Summary, labels: Sequence[str], name: str, *, by_id: bool) 
     if unknown:
         line, label = unknown[0]
         shown = f"label {label!r} is not among the labels" if label else "the label is missing"
+        if label == "-1":  # which is near to "1", and means something else
+            raise UserError(f"{name}, {found.unit} {line}: label '-1', a hidden one: leave out the rows that have it")
         raise UserError(f"{name}, {found.unit} {line}: {shown}{closest(label, labels)}")
     return [ids[label] for label in found.labels]
