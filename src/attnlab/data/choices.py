@@ -1,34 +1,19 @@
 """Multiple choice: each ending after what comes before it, a text of its own, and batches of them (B, C, L)."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import datasets
 from torch import Tensor
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from attnlab.data.batches import EvalBatches, TrainBatches, collate
-from attnlab.data.module import Batch, TextDataModule
+from attnlab.data.batches import collate
+from attnlab.data.module import TextDataModule
 from attnlab.data.store import key_of, read_arrow, stored, write_arrow
 from attnlab.data.tokens import ROWS, encode, progress, tokenizer_settings
-from attnlab.errors import UserError
 
 _FORMAT = 1
-
-
-class ChoiceDataModule(TextDataModule):
-    """Loaders of the batches that `collate_choices` describes."""
-
-    def _tokenised(self, part: datasets.Dataset, split: str) -> datasets.Dataset:
-        return tokenised_choices(part, self.tokenizer, max_length=self.max_length, name=split)
-
-    def _loader(self, part: datasets.Dataset, batches: TrainBatches | EvalBatches) -> DataLoader[Batch]:
-        loader = super()._loader(part, batches)
-        loader.collate_fn = partial(collate_choices, pad_id=int(self.tokenizer.pad_token_id), longest=self.limit)
-        return loader
 
 
 def tokenised_choices(
@@ -36,7 +21,7 @@ def tokenised_choices(
 ) -> datasets.Dataset:
     """As `data.tokens.tokenised`, with a list for each choice: input_ids, [token_type_ids]. length: of the longest.
 
-    A text_pair begins each of the row's endings. Raises UserError where a row has more or fewer of them than the first.
+    A text_pair begins each of the row's endings.
     """
     key = key_of(["choices", _FORMAT, part._fingerprint, max_length, *tokenizer_settings(tokenizer)])
     segments = "token_type_ids" in tokenizer.model_input_names
@@ -49,7 +34,7 @@ def tokenised_choices(
     def encoded() -> Iterator[dict[str, Any]]:
         with progress(len(part), f"tokenising {name}") as advance:
             for rows in part.iter(batch_size=ROWS):
-                columns = encode_choices(rows, len(part[0]["choices"]), tokenizer, max_length=max_length, name=name)
+                columns = encode_choices(rows, tokenizer, max_length=max_length)
                 yield {"id": rows["id"], "label": rows["label"]} | columns
                 advance(len(rows["id"]))
 
@@ -58,12 +43,10 @@ def tokenised_choices(
 
 
 def encode_choices(
-    rows: Mapping[str, list[Any]], count: int, tokenizer: PreTrainedTokenizerBase, *, max_length: int, name: str
+    rows: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, *, max_length: int
 ) -> dict[str, list[Any]]:
-    """Columns text, [text_pair], choices as columns input_ids, [token_type_ids], length, cut; count: endings a row."""
-    for row in rows["choices"]:
-        if len(row) != count:
-            raise UserError(f"{name}: a row has {len(row)} endings where the first has {count}: each needs as many")
+    """Columns text, [text_pair], choices, as many in each row, as columns input_ids, [token_type_ids], length, cut."""
+    count = len(rows["choices"][0])
     endings = [end for row in rows["choices"] for end in row]
     if "text_pair" in rows:
         begun = [start for start in rows["text_pair"] for _ in range(count)]
@@ -82,3 +65,12 @@ def collate_choices(rows: dict[str, list[Any]], *, pad_id: int, longest: int) ->
         if key in batch:
             batch[key] = batch[key].view(len(rows["id"]), -1, batch[key].shape[-1])
     return batch
+
+
+class ChoiceDataModule(TextDataModule):
+    """Loaders of the batches that `collate_choices` describes."""
+
+    collated = staticmethod(collate_choices)
+
+    def _tokenised(self, part: datasets.Dataset, split: str) -> datasets.Dataset:
+        return tokenised_choices(part, self.tokenizer, max_length=self.max_length, name=split)

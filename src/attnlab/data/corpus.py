@@ -10,14 +10,13 @@ from typing import Any
 
 import datasets
 import numpy as np
-from datasets.arrow_writer import ArrowWriter
 from transformers import PreTrainedTokenizerBase
 
 from attnlab.data.files import ending, open_text
 from attnlab.data.hub import hub_splits
 from attnlab.data.sources import nothing_found
 from attnlab.data.spec import SPLITS, DataSpec
-from attnlab.data.store import content_of, stored
+from attnlab.data.store import content_of, key_of, read_arrow, stored, write_arrow
 from attnlab.data.tokens import tokenizer_settings
 from attnlab.errors import UserError, closest
 
@@ -247,16 +246,13 @@ def packed(
 
     Raises UserError for a text without a word that the tokenizer knows.
     """
-    settings = [_FORMAT, text.digest, max_length, unknown, *tokenizer_settings(tokenizer)]
-    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    key = key_of([_FORMAT, text.digest, max_length, unknown, *tokenizer_settings(tokenizer)])
 
     def write(draft: Path) -> None:
-        with ArrowWriter(path=str(draft), features=FEATURES) as writer:
-            for columns in blocks(known(text.lines(), unknown, tokenizer), tokenizer, max_length=max_length):
-                writer.write_batch(columns)
-            writer.finalize()
+        words = known(text.lines(), unknown, tokenizer)
+        write_arrow(draft, FEATURES, blocks(words, tokenizer, max_length=max_length))
 
-    part = datasets.Dataset.from_file(str(stored(f"{key}.arrow", write)))
+    part = read_arrow(stored(f"{key}.arrow", write), key)
     if not len(part):
         raise UserError(f"data.{split}={text.name} holds no text: at least one word is needed")
     return part

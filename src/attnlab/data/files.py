@@ -208,14 +208,22 @@ def _is_row(line: str) -> bool:
     return not (isinstance(value, dict) and isinstance(value.get("data"), list))
 
 
-def _json_whole(path: Path) -> Records:
+def json_items(path: Path) -> list[Any] | None:
+    """The list that a JSON file is, or has as `data`; None where there is none. Raises UserError for no JSON."""
     with open_text(path) as stream:
         try:
             value = json.load(stream)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from error
+            raise UserError(
+                f"{path}, line {error.lineno}: not valid JSON ({error.msg}): is the file complete?"
+            ) from error
     items = value.get("data") if isinstance(value, dict) else value
-    if not isinstance(items, list):
+    return items if isinstance(items, list) else None
+
+
+def _json_whole(path: Path) -> Records:
+    items = json_items(path)
+    if items is None:
         raise UserError(f"{path}: a JSON object without a list of rows in `data`: write one object a line, or a list")
     if not items:
         raise _empty(path)

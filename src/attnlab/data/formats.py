@@ -4,13 +4,12 @@ Each reader takes what the layout's pattern fitted, a file or a folder, and stre
 UserError with file and line, raised while the rows are gone through.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
-from attnlab.data.files import Records, open_text
+from attnlab.data.files import Records, json_items, open_text
 from attnlab.data.spec import Layout
 from attnlab.data.trees import Node, parse_tree
 from attnlab.errors import UserError
@@ -183,13 +182,8 @@ def squad(path: Path, layout: Layout) -> Records:
     the datasets library writes it. answers is {text: [...], answer_start: [...]}, empty lists where there is no answer
     in the context, and None where the file has none (a hidden test set).
     """
-    text = "\n".join(line for _, line in _lines(path))
-    try:
-        whole = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not valid JSON ({error.msg}): is the file complete?") from error
-    items = whole.get("data") if isinstance(whole, dict) else whole
-    if not isinstance(items, list):
+    items = json_items(path)
+    if items is None:
         raise UserError(f'{path}: SQuAD\'s JSON is {{"version": ..., "data": [articles]}}, and this has no list "data"')
     rows = ((number, row) for number, row in enumerate(_questions(path, items), start=1))
     return Records(

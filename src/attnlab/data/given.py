@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from attnlab.data.files import ending, open_records
-from attnlab.data.rows import as_text
+from attnlab.data.rows import Choices, as_text
 from attnlab.data.spec import DataSpec, Layout
-from attnlab.data.targets import truth
 from attnlab.errors import UserError, closest
 
 # columns id, where, text, [text_pair], [choices]
@@ -23,33 +22,28 @@ def given_rows(source: Path | TextIO, spec: DataSpec, size: int) -> Iterator[Row
     where one text is all that is asked for, plain text. Columns are called as in the run's data, or text, text_pair,
     choices. Raises UserError, with file and line, for a row that cannot be read.
     """
-    rows = _alike(_file_rows(source, spec) if isinstance(source, Path) else _stream_rows(source, spec))
+    rows = _numbered(_file_rows(source, spec) if isinstance(source, Path) else _stream_rows(source, spec))
     while chunk := list(islice(rows, size)):
         yield {name: [row[name] for row in chunk] for name in chunk[0]}
 
 
-def _alike(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows with their ids. Raises UserError for one with another number of choices than the first."""
-    endings = 0
+def _numbered(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows, those without an id with their position for one."""
     for position, row in enumerate(rows):
-        count = len(row.get("choices", ()))
-        endings = endings or count
-        if count != endings:
-            raise UserError(f"{row['where']}: {count} choices, where the first row has {endings}")
         yield row | {"id": position} if row["id"] is None else row
 
 
 def _file_rows(path: Path, spec: DataSpec) -> Iterator[dict[str, Any]]:
     squad = spec.kind == "span" and ending(path) == ".json"
     table = open_records(path, Layout(format="squad") if squad else None)
-    names = _present(table.columns, spec, table.name)
+    names, choices = _present(table.columns, spec, table.name), Choices()
     for number, values in table.rows:
         where = f"{table.name}, {table.unit} {number}"
-        yield _row(dict(zip(table.columns, values, strict=True)), names, where)
+        yield _row(dict(zip(table.columns, values, strict=True)), names, where, choices)
 
 
 def _stream_rows(stream: TextIO, spec: DataSpec) -> Iterator[dict[str, Any]]:
-    wanted = _wanted(spec)
+    wanted, choices = _wanted(spec), Choices()
     for number, line in enumerate(stream, start=1):
         where = f"line {number} of the input"
         if not line.strip() and len(wanted) > 1:
@@ -64,7 +58,7 @@ def _stream_rows(stream: TextIO, spec: DataSpec) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
         except ValueError as error:
             raise UserError(f"{where} is no JSON ({error})") from error
-        yield _row(row, _present(tuple(row), spec, where), where)
+        yield _row(row, _present(tuple(row), spec, where), where, choices)
 
 
 def _wanted(spec: DataSpec) -> dict[str, list[tuple[str, ...]]]:
@@ -90,15 +84,9 @@ def _present(there: Sequence[str], spec: DataSpec, where: str) -> dict[str, tupl
     return present
 
 
-def _row(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], where: str) -> dict[str, Any]:
+def _row(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], where: str, choices: Choices) -> dict[str, Any]:
     read: dict[str, Any] = {"id": row.get("id"), "where": where}
     for ours, theirs in names.items():
-        read[ours] = as_text(row[theirs[0]]) if ours != "choices" else _choices([row[name] for name in theirs], where)
+        given = [row[name] for name in theirs]
+        read[ours] = choices.read(given, where) if ours == "choices" else as_text(given[0])
     return read
-
-
-def _choices(given: list[Any], where: str) -> list[str]:
-    listed = truth(given[0]) if len(given) == 1 else given
-    if not isinstance(listed, list | tuple) or len(listed) < 2:
-        raise UserError(f"{where}: the choices are no list of at least two: {str(listed)[:60]!r}")
-    return [as_text(one) for one in listed]

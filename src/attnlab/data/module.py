@@ -1,6 +1,6 @@
 """The Lightning data module: examples, tokens, loaders."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,9 @@ class TextDataModule(pl.LightningDataModule):
     itself, so the Trainer needs use_distributed_sampler=False. model_limit: positions that the model has, where the
     tokenizer does not know.
     """
+
+    collated: Callable[..., Batch] = staticmethod(collate)
+    evaluated: tuple[str, ...] = ()  # columns that only an evaluation reads
 
     def __init__(
         self,
@@ -159,11 +162,11 @@ class TextDataModule(pl.LightningDataModule):
         return self.tokens[split]
 
     def _loader(self, part: datasets.Dataset, batches: TrainBatches | EvalBatches) -> DataLoader[Batch]:
-        kept = [c for c in part.column_names if c not in ("length", "cut")]
+        unread = ("length", "cut") if isinstance(batches, EvalBatches) else ("length", "cut", *self.evaluated)
         return DataLoader(
-            _Weighted(part.select_columns(kept)),
+            _Weighted(part.select_columns([c for c in part.column_names if c not in unread])),
             batch_sampler=batches,
-            collate_fn=partial(collate, pad_id=int(self.tokenizer.pad_token_id), longest=self.limit),
+            collate_fn=partial(self.collated, pad_id=int(self.tokenizer.pad_token_id), longest=self.limit),
             num_workers=self.spec.workers,
             persistent_workers=self.spec.workers > 0,
             pin_memory=torch.cuda.is_available(),

@@ -102,7 +102,7 @@ class Vetting:
         self.target = target_of(spec, training=training)
         self.summary = Summary(columns=list(records.columns), labelled=labelled, unit=records.unit)
         self.groups: dict[str, int] = {}
-        self.endings = 0
+        self.endings = Choices()
 
     def _place(self, names: Columns, ours: str) -> int:
         return self._places(names, ours)[0]
@@ -111,6 +111,9 @@ class Vetting:
         theirs = names[ours]
         wanted = [theirs] if isinstance(theirs, str) else theirs
         return [column(self.records.columns, self.records.name, name, f"data.{ours}") for name in wanted]
+
+    def _where(self, line: int) -> str:
+        return f"{self.records.name}, {self.records.unit} {line}"
 
     @property
     def features(self) -> datasets.Features:
@@ -170,10 +173,11 @@ class Vetting:
                 texts.append(as_text(values[self.pair]))
                 row.append(texts[1])
             if self.choices:
-                texts = self._endings(values, line)
+                texts = self.endings.read([values[place] for place in self.choices], self._where(line))
                 row.append(texts)
             for text in texts:
-                _check_encodable(text, f"{self.records.name}, {self.records.unit} {line}")
+                if not text.isascii():  # which costs nothing to know
+                    _check_encodable(text, self._where(line))
             if not all(map(str.strip, texts)):
                 _count(found.empty if len(texts) == 1 or not any(map(str.strip, texts)) else found.one_sided, line)
                 if self.training:
@@ -192,17 +196,22 @@ class Vetting:
             found.kept += 1
             yield row
 
-    def _endings(self, values: Sequence[Any], line: int) -> list[str]:
-        if len(self.choices) > 1:
-            return [as_text(values[place]) for place in self.choices]
-        given = truth(values[self.choices[0]])
-        where = f"{self.records.name}, {self.records.unit} {line}"
-        if not isinstance(given, list | tuple) or len(given) < 2:
-            raise UserError(f"{where}: the choices are no list of at least two: {str(given)[:60]!r}")
-        self.endings = self.endings or len(given)
-        if len(given) != self.endings:
-            raise UserError(f"{where}: {len(given)} choices, where the first row has {self.endings}")
-        return [as_text(one) for one in given]
+
+class Choices:
+    """A row's choices, out of a column for each or of one with a list; every row has as many as the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def read(self, values: Sequence[Any], where: str) -> list[str]:
+        """values: of the columns. Raises UserError for what is no list of at least two, or of another length."""
+        listed = truth(values[0]) if len(values) == 1 else values
+        if not isinstance(listed, list | tuple) or len(listed) < 2:
+            raise UserError(f"{where}: the choices are no list of at least two: {str(listed)[:60]!r}")
+        self.count = self.count or len(listed)
+        if len(listed) != self.count:
+            raise UserError(f"{where}: {len(listed)} choices, where the first row has {self.count}")
+        return [as_text(one) for one in listed]
 
 
 def _check_encodable(text: str, where: str) -> None:

@@ -4,19 +4,17 @@ B windows of a batch, L tokens.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from attnlab.data.batches import EvalBatches, TrainBatches, collate
+from attnlab.data.batches import collate
 from attnlab.data.load import load_examples
-from attnlab.data.module import Batch, TextDataModule, _Weighted
+from attnlab.data.module import TextDataModule
 from attnlab.data.spec import DataSpec
 from attnlab.data.store import key_of, read_arrow, stored, values_of, write_arrow
 from attnlab.data.tokens import ROWS, progress, tokenizer_settings
@@ -30,6 +28,19 @@ LONGEST_QUESTION = 64  # tokens; Devlin et al. 2019 (run_squad.py) cut there
 def longest_question(tokenizer: PreTrainedTokenizerBase, max_length: int) -> int:
     """Tokens of a question that stay: 64, and never more than half of a window."""
     return min(LONGEST_QUESTION, (max_length - tokenizer.num_special_tokens_to_add(pair=True)) // 2)
+
+
+def stride_of(spec: DataSpec, tokenizer: PreTrainedTokenizerBase, max_length: int) -> int:
+    """Tokens that neighbouring windows share: the task's, else a third. UserError where they leave no room."""
+    stride = max_length // 3 if spec.stride is None else spec.stride
+    texts = max_length - tokenizer.num_special_tokens_to_add(pair=True)
+    most = texts - longest_question(tokenizer, max_length) - 1
+    if stride > most:
+        raise UserError(
+            f"task.stride={stride} is too much for windows of {max_length} tokens: at most {max(most, 0)}"
+            ", or give a larger data.max_length"
+        )
+    return stride
 
 
 def windows(
@@ -102,11 +113,7 @@ def _cut(
     spans = [offsets[place] for place in context]
     answer = _answer_tokens(spans, label)
     room = max_length - len(head) - len(tail)
-    if room <= stride:
-        raise UserError(
-            f"task.stride={stride} is too much for windows of {max_length} tokens, {room} of them of the context: give "
-            "a smaller one, or a larger data.max_length"
-        )
+    assert room > stride  # see `stride_of`
     begin = 0
     while True:
         end = min(begin + room, len(context))
@@ -174,6 +181,9 @@ class SpanDataModule(TextDataModule):
     `tokens` are windows; truncated counts the questions cut.
     """
 
+    collated = staticmethod(collate_windows)
+    evaluated = ("offsets",)
+
     def __init__(
         self, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, seed: int, model_limit: int | None = None
     ) -> None:
@@ -183,14 +193,7 @@ class SpanDataModule(TextDataModule):
                 "data.text=QUESTION data.text_pair=CONTEXT"
             )
         super().__init__(spec, tokenizer, seed, model_limit)
-        self.stride = self.max_length // 3 if spec.stride is None else spec.stride
-        texts = self.max_length - tokenizer.num_special_tokens_to_add(pair=True)
-        most = texts - longest_question(tokenizer, self.max_length) - 1
-        if self.stride > most:
-            raise UserError(
-                f"task.stride={self.stride} is too much for windows of {self.max_length} tokens: at most {max(most, 0)}"
-                ", or give a larger data.max_length"
-            )
+        self.stride = stride_of(spec, tokenizer, self.max_length)
 
     def _load(self) -> None:
         if self.tokens:
@@ -235,14 +238,3 @@ class SpanDataModule(TextDataModule):
         if held < answered:
             notes.append(f"{split}: {answered - held:,} of {answered:,} answers fit in no window whole")
         return notes
-
-    def _loader(self, part: datasets.Dataset, batches: TrainBatches | EvalBatches) -> DataLoader[Batch]:
-        unread = {"length", "cut"} if isinstance(batches, EvalBatches) else {"length", "cut", "offsets"}
-        return DataLoader(
-            _Weighted(part.select_columns([c for c in part.column_names if c not in unread])),
-            batch_sampler=batches,
-            collate_fn=partial(collate_windows, pad_id=int(self.tokenizer.pad_token_id), longest=self.limit),
-            num_workers=self.spec.workers,
-            persistent_workers=self.spec.workers > 0,
-            pin_memory=torch.cuda.is_available(),
-        )

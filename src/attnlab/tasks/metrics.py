@@ -20,12 +20,13 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR
+from torchmetrics.retrieval.base import RetrievalMetric
 from torchmetrics.utilities import dim_zero_cat
 
 from attnlab.data.spec import Kind
 from attnlab.errors import UserError, closest
 from attnlab.tasks.spans import SpanScores
-from attnlab.tasks.spec import TaskSpec
+from attnlab.tasks.spec import DEFAULT_METRICS, TaskSpec
 
 
 class Matthews(MulticlassConfusionMatrix):
@@ -98,30 +99,27 @@ def _positive(scores: Tensor) -> Tensor:
     return torch.where(scores > 0, scores + 1, 1 / (1 - scores.clamp_max(0)))
 
 
-class MeanAveragePrecision(RetrievalMAP):
+class _Ranking(RetrievalMetric):
+    """Questions without a right answer don't count, as in the published numbers of WikiQA and TREC-QA."""
+
+    def __init__(self, positive: int) -> None:
+        super().__init__(empty_target_action="skip")
+        self.positive = positive
+
+    def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
+        """scores (B,) any numbers, target (B,) class ids, of which `positive` is right, groups (B,): the question."""
+        super().update(_positive(scores), (target == self.positive).long(), indexes=groups)
+
+
+class MeanAveragePrecision(_Ranking, RetrievalMAP):
     """MAP: of each question the mean, over its right answers, of the precision down to that answer's rank.
 
-    As trec_eval has it. scores (B,) any numbers, target (B,) class ids, of which `positive` is right, groups (B,): the
-    question. Questions without a right answer don't count, as in the published numbers of WikiQA and TREC-QA.
+    As trec_eval has it.
     """
 
-    def __init__(self, positive: int) -> None:
-        super().__init__(empty_target_action="skip")
-        self.positive = positive
 
-    def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
-        super().update(_positive(scores), (target == self.positive).long(), indexes=groups)
-
-
-class MeanReciprocalRank(RetrievalMRR):
-    """MRR: of each question 1 / (rank of its first right answer). Arguments as of `MeanAveragePrecision`."""
-
-    def __init__(self, positive: int) -> None:
-        super().__init__(empty_target_action="skip")
-        self.positive = positive
-
-    def update(self, scores: Tensor, target: Tensor, groups: Tensor) -> None:
-        super().update(_positive(scores), (target == self.positive).long(), indexes=groups)
+class MeanReciprocalRank(_Ranking, RetrievalMRR):
+    """MRR: of each question 1 / (rank of its first right answer)."""
 
 
 class PositiveF1(BinaryF1Score):
@@ -187,13 +185,12 @@ _BY_KIND: dict[Kind, dict[str, Callable[[TaskSpec], Metric]]] = {
     },
 }
 RANKINGS = ("map", "mrr")
-SPAN_METRICS = ("f1", "exact_match")
 METRICS = tuple(dict.fromkeys(name for known in _BY_KIND.values() for name in known))
 
 
 def check_metrics(spec: TaskSpec, *, grouped: bool) -> None:
     """UserError for a metric that the kind has not, or a ranking where nothing says what is ranked together."""
-    known = SPAN_METRICS if spec.kind == "span" else tuple(_BY_KIND[spec.kind])
+    known = DEFAULT_METRICS["span"] if spec.kind == "span" else tuple(_BY_KIND[spec.kind])
     for name in spec.metrics:
         if name not in known:
             raise UserError(f"metric {name!r} does not exist for a {spec.kind} task{closest(name, known)}")

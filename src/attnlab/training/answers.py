@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data.batches import collate
 from ..data.choices import collate_choices, encode_choices
 from ..data.given import Rows
-from ..data.spans import collate_windows, encode_windows
+from ..data.spans import collate_windows, encode_windows, stride_of
 from ..data.tokens import encode
 from ..errors import UserError
 from ..tasks.heads import Answer, build_head
@@ -54,8 +54,7 @@ class Answerer:
         return answers
 
     def _choices(self, rows: Rows) -> list[Answer]:
-        count = len(rows["choices"][0])
-        encoded = encode_choices(rows, count, self.run.tokenizer, max_length=self.run.limit, name="the input")
+        encoded = encode_choices(rows, self.run.tokenizer, max_length=self.run.limit)
         self.cut += sum(encoded["cut"])
         return self._in_batches(encoded, collate_choices)
 
@@ -96,7 +95,7 @@ class Answerer:
     def _spans(self, rows: Rows) -> list[Answer]:
         run, count = self.run, len(rows["text"])
         numbered = {"id": list(range(count)), "text": rows["text"], "text_pair": rows["text_pair"]}
-        stride = run.limit // 3 if run.data.stride is None else run.data.stride
+        stride = stride_of(run.data, run.tokenizer, run.limit)
         windows = encode_windows(numbered, run.tokenizer, max_length=run.limit, stride=stride)
         self.cut += len({i for i, cut in zip(windows["id"], windows["cut"], strict=True) if cut})
         scores = SpanScores.from_config(run.settings["task"], datasets.Dataset.from_dict(numbered))
