@@ -143,6 +143,12 @@ def test_a_span_of_a_long_context_is_the_best_of_all_windows(tmp_path):
     assert row["prediction"] == best[1]
 
 
+def test_windows_too_short_for_their_stride_are_refused(tmp_path):
+    run = finished_run(tmp_path / "run", "task=squad", "task.stride=30")
+    with pytest.raises(UserError, match=r"task\.stride=30 is too much for windows of 48 tokens"):
+        answered(run, given(tmp_path, [{"question": QUESTION, "context": CONTEXT}]), tmp_path)
+
+
 def test_squads_json_has_a_text_for_each_question_and_version_2_null_odds_beside_it(tmp_path):
     source = tmp_path / "dev.json"
     source.write_text(json.dumps(questions("q7", "q1")))

@@ -205,3 +205,11 @@ def test_only_finished_runs_of_glue_count_and_each_once(tmp_path):
     (found,) = candidates([tmp_path, tmp_path / "a", good])["rte"]
     assert found.folder == good
     assert found.score == 0.5
+
+
+def test_a_run_on_part_of_the_data_is_no_candidate(tmp_path):
+    whole = finished_run(tmp_path / "whole", "task=rte", accuracy=0.5)
+    finished_run(tmp_path / "some", "task=rte", "data.limit=60", accuracy=0.9)
+    finished_run(tmp_path / "quick", "task=rte", "trainer.fast=true", accuracy=0.9)
+    (found,) = candidates([tmp_path])["rte"]
+    assert found.folder == whole
