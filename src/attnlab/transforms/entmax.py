@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .dial import TEMPERATURE, Dial, learned_values
 from .kernel import fused
+from .native import entmax_rows, entmax_rows_gradient, runs_native
 from .rows import exact_rows, number_of_keys, one_value_a_row, rowwise, settled, shifted, unsettled
 from .softmax import softmax
 from .sparsemax import sparsemax
@@ -114,7 +115,10 @@ class _Entmax15(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, keep: Tensor | None) -> Tensor:
-        probabilities = _forward15(scores, keep)
+        if runs_native(scores):
+            probabilities = entmax_rows(scores, keep, one_value_a_row(1.5, scores), one_value_a_row(1.0, scores))
+        else:
+            probabilities = _forward15(scores, keep)
         ctx.save_for_backward(probabilities)
         return probabilities
 
@@ -129,16 +133,23 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, keep: Tensor | None, alpha: Tensor) -> Tensor:
-        probabilities = _forward(scores, keep, rowwise(alpha, scores))
+        if runs_native(scores):
+            probabilities = entmax_rows(scores, keep, alpha, one_value_a_row(1.0, scores))
+        else:
+            probabilities = _forward(scores, keep, rowwise(alpha, scores))
         ctx.save_for_backward(probabilities, alpha)
         return probabilities
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
         probabilities, alpha = ctx.saved_tensors
-        grad = grads[0]
-        a = alpha if torch.is_grad_enabled() else rowwise(alpha, probabilities)
-        grad_scores, pull = _backward(probabilities, grad, a, ctx.needs_input_grad[2])
+        grad, learned = grads[0], ctx.needs_input_grad[2]
+        if not torch.is_grad_enabled() and runs_native(probabilities):
+            grad_scores, pull = entmax_rows_gradient(probabilities, grad, alpha, learned)
+            pull = pull if learned else None
+        else:
+            a = alpha if torch.is_grad_enabled() else rowwise(alpha, probabilities)
+            grad_scores, pull = _backward(probabilities, grad, a, learned)
         grad_alpha = None if pull is None else pull.sum_to_size(alpha.shape).to(alpha.dtype)
         return grad_scores, None, grad_alpha
 

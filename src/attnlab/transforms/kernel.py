@@ -67,8 +67,11 @@ def has_compiler() -> bool:
     return False
 
 
-def _unfit(scores: torch.Tensor) -> bool:
-    if _mode == "eager" or (_mode != "compiled" and scores.numel() < SMALLEST_COMPILED):
+def unfit(scores: torch.Tensor) -> bool:
+    """Whether plain PyTorch is to be used: as `use_kernel` says, for few scores, and for second derivatives."""
+    if _mode == "eager":
+        return True
+    if _mode != "compiled" and not torch.compiler.is_compiling() and scores.numel() < SMALLEST_COMPILED:
         return True
     # A compiled function cannot be differentiated twice; `create_graph=True` arrives here with grad mode on.
     return torch.is_grad_enabled() and scores.requires_grad
@@ -82,7 +85,7 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal compiled, broken
-        if torch.compiler.is_compiling() or broken or _unfit(args[0]):
+        if torch.compiler.is_compiling() or broken or unfit(args[0]):
             return function(*args, **kwargs)
         if not has_compiler():
             broken = True

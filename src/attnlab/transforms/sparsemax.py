@@ -7,13 +7,20 @@ from torch import Tensor, nn
 
 from .dial import TEMPERATURE
 from .kernel import fused
+from .native import entmax_rows, runs_native
 from .rows import exact_rows, one_value_a_row, rowwise, settled, shifted, unsettled
 
 STEPS = 8
 
 
-@fused
 def _project(scores: Tensor, keep: Tensor | None, scale: Tensor) -> Tensor:
+    if runs_native(scores):
+        return entmax_rows(scores, keep, torch.full_like(scale, 2.0), scale)
+    return _newton(scores, keep, rowwise(scale, scores))
+
+
+@fused
+def _newton(scores: Tensor, keep: Tensor | None, scale: Tensor) -> Tensor:
     w, live = shifted(scores, keep)
     w = w * scale.to(w.dtype)
     tau = torch.full_like(w[..., :1], -1.0)
@@ -53,7 +60,7 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, keep: Tensor | None, scale: Tensor) -> Tensor:
-        probabilities = _project(scores, keep, rowwise(scale, scores))
+        probabilities = _project(scores, keep, scale)
         ctx.save_for_backward(probabilities, scale)
         return probabilities
 

@@ -1,0 +1,124 @@
+"""The row kernels of rows.cpp as PyTorch operations, for float32 and bfloat16 on a CPU.
+
+The file is built once by the C++ compiler that `torch.compile` uses, with its flags and in its cache on disk. Where there
+is none, and on a GPU, for other dtypes, for second derivatives and under `attn.kernel=eager`, the same formulas run in
+PyTorch.
+"""
+
+import ctypes
+import functools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .kernel import unfit
+
+SOURCE = Path(__file__).with_name("rows.cpp")
+DTYPES = (torch.float32, torch.bfloat16)
+MOST_DIMS = 8
+# A thread is not worth waking for fewer numbers.
+FEWEST_A_THREAD = 1 << 13
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    from torch._inductor.codecache import CppCodeCache
+
+    flags = ("-ftree-loop-vectorize", "-ffp-contract=fast")
+    try:
+        library: ctypes.CDLL = CppCodeCache.load(SOURCE.read_text(), extra_flags=flags, needs_vec_isa=False)
+        return library
+    except Exception as error:  # whatever a missing or broken tool chain raises
+        warnings.warn(
+            f"no kernels in C++ ({type(error).__name__}): sparse attention runs several times slower. "
+            "Install g++ or clang++ for the fast kernels.",
+            stacklevel=2,
+        )
+        return None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _built() -> bool:
+    return _library() is not None
+
+
+def runs_native(scores: Tensor) -> bool:
+    """Whether rows.cpp takes a tensor of this kind, here and now."""
+    return (
+        scores.device.type == "cpu"
+        and scores.dtype in DTYPES
+        and 1 <= scores.dim() <= MOST_DIMS
+        and not unfit(scores)
+        and _built()
+    )
+
+
+def _address(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def _integers(numbers: Any) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+def _a_row(value: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, ctypes.Array[ctypes.c_int64]]:
+    """One value a row, and its strides along the rows."""
+    value = value.to(dtype)
+    return value, _integers(value.expand(*scores.shape[:-1], 1).stride())
+
+
+def _threads(scores: Tensor) -> int:
+    return max(1, min(torch.get_num_threads(), scores.numel() // FEWEST_A_THREAD))
+
+
+@torch.library.custom_op("attnlab::entmax_rows", mutates_args=())
+def entmax_rows(scores: Tensor, keep: Tensor | None, alpha: Tensor, scale: Tensor) -> Tensor:
+    """entmax of scale * scores; alpha and scale broadcast to (..., 1). alpha = 2 is sparsemax."""
+    library = _library()
+    assert library is not None
+    scores = scores.contiguous()
+    result = torch.empty_like(scores)
+    if scores.numel():
+        masked = _integers([0] * scores.dim() if keep is None else keep.expand(scores.shape).stride())
+        alphas, alpha_strides = _a_row(alpha, scores, torch.float64)
+        scales, scale_strides = _a_row(scale, scores, torch.float32)
+        library.attnlab_entmax(
+            ctypes.c_bool(scores.dtype == torch.bfloat16), _address(scores), _address(result),
+            _integers(scores.shape), ctypes.c_int64(scores.dim() - 1), _address(keep), masked,
+            _address(scales), scale_strides, _address(alphas), alpha_strides, ctypes.c_int(_threads(scores)),
+        )  # fmt: skip
+    return result
+
+
+@entmax_rows.register_fake
+def _(scores: Tensor, keep: Tensor | None, alpha: Tensor, scale: Tensor) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("attnlab::entmax_rows_gradient", mutates_args=())
+def entmax_rows_gradient(probabilities: Tensor, grad: Tensor, alpha: Tensor, learned: bool) -> tuple[Tensor, Tensor]:
+    """(gradient in the scores, grad . dp/dalpha of each row (..., 1)); the second is empty unless `learned`."""
+    library = _library()
+    assert library is not None
+    p = probabilities.contiguous()
+    g = grad.to(p.dtype).contiguous()
+    result = torch.empty_like(p)
+    pull = torch.empty((*p.shape[:-1], 1) if learned else (0,), dtype=torch.float32)
+    if p.numel():
+        alphas, alpha_strides = _a_row(alpha, p, torch.float64)
+        library.attnlab_entmax_gradient(
+            ctypes.c_bool(p.dtype == torch.bfloat16), _address(p), _address(g), _address(result),
+            _address(pull if learned else None), _integers(p.shape), ctypes.c_int64(p.dim() - 1),
+            _address(alphas), alpha_strides, ctypes.c_int(_threads(p)),
+        )  # fmt: skip
+    return result, pull
+
+
+@entmax_rows_gradient.register_fake
+def _(probabilities: Tensor, grad: Tensor, alpha: Tensor, learned: bool) -> tuple[Tensor, Tensor]:
+    result = torch.empty_like(probabilities, memory_format=torch.contiguous_format)
+    shape = (*probabilities.shape[:-1], 1) if learned else (0,)
+    return result, probabilities.new_empty(shape, dtype=torch.float32)
