@@ -115,6 +115,7 @@ class _Entmax15(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, keep: Tensor | None) -> Tensor:
+        probabilities: Tensor
         if runs_native(scores):
             probabilities = entmax_rows(scores, keep, one_value_a_row(1.5, scores), one_value_a_row(1.0, scores))
         else:
@@ -125,7 +126,11 @@ class _Entmax15(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (probabilities,) = ctx.saved_tensors
-        return _backward15(probabilities, grads[0]), None
+        grad = grads[0]
+        if not torch.is_grad_enabled() and runs_native(probabilities):
+            one, alpha = one_value_a_row(1.0, grad), one_value_a_row(1.5, grad)
+            return entmax_rows_gradient(probabilities, grad, alpha, one, False)[0], None
+        return _backward15(probabilities, grad), None
 
 
 class _Entmax(torch.autograd.Function):
@@ -133,6 +138,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, keep: Tensor | None, alpha: Tensor) -> Tensor:
+        probabilities: Tensor
         if runs_native(scores):
             probabilities = entmax_rows(scores, keep, alpha, one_value_a_row(1.0, scores))
         else:
@@ -145,7 +151,7 @@ class _Entmax(torch.autograd.Function):
         probabilities, alpha = ctx.saved_tensors
         grad, learned = grads[0], ctx.needs_input_grad[2]
         if not torch.is_grad_enabled() and runs_native(probabilities):
-            grad_scores, pull = entmax_rows_gradient(probabilities, grad, alpha, learned)
+            grad_scores, pull = entmax_rows_gradient(probabilities, grad, alpha, one_value_a_row(1.0, grad), learned)
             pull = pull if learned else None
         else:
             a = alpha if torch.is_grad_enabled() else rowwise(alpha, probabilities)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import native
 from .dial import TEMPERATURE
 from .kernel import fused
 from .rows import allowed, settled, working
@@ -127,6 +128,8 @@ def fuse_runs(z: Tensor, keep: Tensor | None, tv: float) -> tuple[Tensor, Tensor
     keep (..., K) broadcastable but for its last dimension. A masked key has the label of the kept key before it, or 0.
     """
     z, keys = z.detach(), z.shape[-1]
+    if z.dtype == torch.float32 and native.runs_native(z):
+        return native.fuse_runs(z, keep, tv, _label_dtype(keys))
     packed = z
     last = torch.full(z.shape[:-1], keys - 1, dtype=torch.int32, device=z.device)
     place = None
@@ -166,7 +169,10 @@ class _Prox(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         label, keep = ctx.saved_tensors
-        return _run_means(grads[0], label, keep), None, None
+        grad = grads[0]
+        if not torch.is_grad_enabled() and grad.dtype == torch.float32 and native.runs_native(grad):
+            return native.run_means(grad, label, keep), None, None
+        return _run_means(grad, label, keep), None, None
 
 
 def prox_tv1d(scores: Tensor, keep: Tensor | None = None, *, tv: float) -> Tensor:

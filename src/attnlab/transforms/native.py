@@ -1,6 +1,6 @@
-"""The row kernels of rows.cpp as PyTorch operations, for float32 and bfloat16 on a CPU.
+"""The kernels in C++, entmax.cpp and fusedmax.cpp, as PyTorch operations for float32 and bfloat16 on a CPU.
 
-The file is built once by the C++ compiler that `torch.compile` uses, with its flags and in its cache on disk. Where there
+They are built once by the C++ compiler that `torch.compile` uses, with its flags and in its cache on disk. Where there
 is none, and on a GPU, for other dtypes, for second derivatives and under `attn.kernel=eager`, the same formulas run in
 PyTorch.
 """
@@ -14,29 +14,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .kernel import unfit
+from .kernel import has_compiler, unfit
 
-SOURCE = Path(__file__).with_name("rows.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("rows.cpp", "entmax.cpp", "fusedmax.cpp"))
+FLAGS = ("-ftree-loop-vectorize", "-ffp-contract=fast", "-fno-math-errno")
 DTYPES = (torch.float32, torch.bfloat16)
 MOST_DIMS = 8
 # A thread is not worth waking for fewer numbers.
 FEWEST_A_THREAD = 1 << 13
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
+def build(*flags: str) -> ctypes.CDLL:
+    """The kernels, built with these flags for the compiler on top."""
     from torch._inductor.codecache import CppCodeCache
 
-    flags = ("-ftree-loop-vectorize", "-ffp-contract=fast")
+    source = "\n".join(path.read_text() for path in SOURCES)
+    library: ctypes.CDLL = CppCodeCache.load(source, extra_flags=(*FLAGS, *flags), needs_vec_isa=False)
+    return library
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
     try:
-        library: ctypes.CDLL = CppCodeCache.load(SOURCE.read_text(), extra_flags=flags, needs_vec_isa=False)
-        return library
+        return build()
     except Exception as error:  # whatever a missing or broken tool chain raises
-        warnings.warn(
-            f"no kernels in C++ ({type(error).__name__}): sparse attention runs several times slower. "
-            "Install g++ or clang++ for the fast kernels.",
-            stacklevel=2,
-        )
+        if has_compiler():  # which says so where there is none
+            warnings.warn(
+                f"the kernels in C++ do not build here ({type(error).__name__}): sparse attention runs on what "
+                "torch.compile makes of it, more slowly.",
+                stacklevel=2,
+            )
         return None
 
 
@@ -46,7 +53,7 @@ def _built() -> bool:
 
 
 def runs_native(scores: Tensor) -> bool:
-    """Whether rows.cpp takes a tensor of this kind, here and now."""
+    """Whether the kernels in C++ take a tensor of this kind, here and now."""
     return (
         scores.device.type == "cpu"
         and scores.dtype in DTYPES
@@ -70,6 +77,10 @@ def _a_row(value: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, c
     return value, _integers(value.expand(*scores.shape[:-1], 1).stride())
 
 
+def _keep(keep: Tensor | None, scores: Tensor) -> tuple[ctypes.c_void_p, ctypes.Array[ctypes.c_int64]]:
+    return _address(keep), _integers([0] * scores.dim() if keep is None else keep.expand(scores.shape).stride())
+
+
 def _threads(scores: Tensor) -> int:
     return max(1, min(torch.get_num_threads(), scores.numel() // FEWEST_A_THREAD))
 
@@ -82,12 +93,11 @@ def entmax_rows(scores: Tensor, keep: Tensor | None, alpha: Tensor, scale: Tenso
     scores = scores.contiguous()
     result = torch.empty_like(scores)
     if scores.numel():
-        masked = _integers([0] * scores.dim() if keep is None else keep.expand(scores.shape).stride())
         alphas, alpha_strides = _a_row(alpha, scores, torch.float64)
         scales, scale_strides = _a_row(scale, scores, torch.float32)
         library.attnlab_entmax(
             ctypes.c_bool(scores.dtype == torch.bfloat16), _address(scores), _address(result),
-            _integers(scores.shape), ctypes.c_int64(scores.dim() - 1), _address(keep), masked,
+            _integers(scores.shape), ctypes.c_int64(scores.dim() - 1), *_keep(keep, scores),
             _address(scales), scale_strides, _address(alphas), alpha_strides, ctypes.c_int(_threads(scores)),
         )  # fmt: skip
     return result
@@ -99,7 +109,9 @@ def _(scores: Tensor, keep: Tensor | None, alpha: Tensor, scale: Tensor) -> Tens
 
 
 @torch.library.custom_op("attnlab::entmax_rows_gradient", mutates_args=())
-def entmax_rows_gradient(probabilities: Tensor, grad: Tensor, alpha: Tensor, learned: bool) -> tuple[Tensor, Tensor]:
+def entmax_rows_gradient(
+    probabilities: Tensor, grad: Tensor, alpha: Tensor, scale: Tensor, learned: bool
+) -> tuple[Tensor, Tensor]:
     """(gradient in the scores, grad . dp/dalpha of each row (..., 1)); the second is empty unless `learned`."""
     library = _library()
     assert library is not None
@@ -109,16 +121,51 @@ def entmax_rows_gradient(probabilities: Tensor, grad: Tensor, alpha: Tensor, lea
     pull = torch.empty((*p.shape[:-1], 1) if learned else (0,), dtype=torch.float32)
     if p.numel():
         alphas, alpha_strides = _a_row(alpha, p, torch.float64)
+        scales, scale_strides = _a_row(scale, p, torch.float32)
         library.attnlab_entmax_gradient(
             ctypes.c_bool(p.dtype == torch.bfloat16), _address(p), _address(g), _address(result),
             _address(pull if learned else None), _integers(p.shape), ctypes.c_int64(p.dim() - 1),
-            _address(alphas), alpha_strides, ctypes.c_int(_threads(p)),
+            _address(scales), scale_strides, _address(alphas), alpha_strides, ctypes.c_int(_threads(p)),
         )  # fmt: skip
     return result, pull
 
 
 @entmax_rows_gradient.register_fake
-def _(probabilities: Tensor, grad: Tensor, alpha: Tensor, learned: bool) -> tuple[Tensor, Tensor]:
+def _(probabilities: Tensor, grad: Tensor, alpha: Tensor, scale: Tensor, learned: bool) -> tuple[Tensor, Tensor]:
     result = torch.empty_like(probabilities, memory_format=torch.contiguous_format)
     shape = (*probabilities.shape[:-1], 1) if learned else (0,)
     return result, probabilities.new_empty(shape, dtype=torch.float32)
+
+
+def fuse_runs(z: Tensor, keep: Tensor | None, tv: float, label_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(y, label) of float32 scores: see `attnlab.transforms.fusedmax.fuse_runs`."""
+    library = _library()
+    assert library is not None
+    z = z.contiguous()
+    y, label = torch.empty_like(z), torch.empty(z.shape, dtype=label_dtype)
+    if z.numel():
+        library.attnlab_fuse_runs(
+            ctypes.c_int(label.itemsize), _address(z), _address(y), _address(label), _integers(z.shape),
+            ctypes.c_int64(z.dim() - 1), *_keep(keep, z), ctypes.c_double(tv), ctypes.c_int(_threads(z)),
+        )  # fmt: skip
+    return y, label
+
+
+@torch.library.custom_op("attnlab::run_means", mutates_args=())
+def run_means(grad: Tensor, label: Tensor, keep: Tensor | None) -> Tensor:
+    """The mean of a float32 gradient over the kept keys of each run, 0 at masked keys."""
+    library = _library()
+    assert library is not None
+    grad, label = grad.contiguous(), label.contiguous()
+    result = torch.empty_like(grad)
+    if grad.numel():
+        library.attnlab_run_means(
+            ctypes.c_int(label.itemsize), _address(grad), _address(label), _address(result), _integers(grad.shape),
+            ctypes.c_int64(grad.dim() - 1), *_keep(keep, grad), ctypes.c_int(_threads(grad)),
+        )  # fmt: skip
+    return result
+
+
+@run_means.register_fake
+def _(grad: Tensor, label: Tensor, keep: Tensor | None) -> Tensor:
+    return torch.empty_like(grad, memory_format=torch.contiguous_format)

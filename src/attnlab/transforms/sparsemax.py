@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .dial import TEMPERATURE
 from .kernel import fused
-from .native import entmax_rows, runs_native
+from .native import entmax_rows, entmax_rows_gradient, runs_native
 from .rows import exact_rows, one_value_a_row, rowwise, settled, shifted, unsettled
 
 STEPS = 8
@@ -15,7 +15,7 @@ STEPS = 8
 
 def _project(scores: Tensor, keep: Tensor | None, scale: Tensor) -> Tensor:
     if runs_native(scores):
-        return entmax_rows(scores, keep, torch.full_like(scale, 2.0), scale)
+        return cast(Tensor, entmax_rows(scores, keep, torch.full_like(scale, 2.0), scale))
     return _newton(scores, keep, rowwise(scale, scores))
 
 
@@ -67,9 +67,13 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
         probabilities, scale = ctx.saved_tensors
-        s = scale if torch.is_grad_enabled() else rowwise(scale, probabilities)
-        grad_scores = _project_backward(probabilities, grads[0], s) if ctx.needs_input_grad[0] else None
-        grad_scale = None
+        grad_scores = grad_scale = None
+        if ctx.needs_input_grad[0] and not torch.is_grad_enabled() and runs_native(probabilities):
+            two = torch.full_like(scale, 2.0)
+            grad_scores = entmax_rows_gradient(probabilities, grads[0], two, scale, False)[0]
+        elif ctx.needs_input_grad[0]:
+            s = scale if torch.is_grad_enabled() else rowwise(scale, probabilities)
+            grad_scores = _project_backward(probabilities, grads[0], s)
         if ctx.needs_input_grad[2]:
             grad_scale = _scale_pull(probabilities, grads[0]).sum_to_size(scale.shape).to(scale.dtype) / scale
         return grad_scores, None, grad_scale
