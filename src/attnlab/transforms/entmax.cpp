@@ -14,9 +14,10 @@ constexpr int ENTMAX_STEPS = 12;
 // Float32 sums of a row carry about this much rounding.
 constexpr float SETTLED = 2e-6f;
 constexpr float TINY = 1e-30f;
+constexpr float THIRD = 1.0f / 3, SIXTH = 1.0f / 6;
 // Within this of one the sum is taken for near its root, up to this e = alpha - 1 smooth enough for a third-order step.
 constexpr float NEAR = 0.1f;
-constexpr float STEEP = 0.55f;
+constexpr float STEEP = 0.65f;
 
 // ---- One row a time: p[i], and whether the sum is one ----
 
@@ -123,32 +124,26 @@ struct Picked {
   std::vector<Floats> value, second, result;
   std::vector<int32_t> at;
   int64_t count[LANES] = {};
-  std::vector<float> row;
+  std::vector<float> places;
   explicit Picked(int64_t room)
-      : value(room), second(room), result(room), at(room * LANES), row(3 * (room + LANES)) {}
+      : value(room), second(room), result(room), at(room * LANES), places(room + LANES) {}
 
-  // The keys i of a row with keep(i, v), where v and also are what it holds there, block for block.
-  template <class Value, class Also, class Keep>
-  void pick(int64_t lane, int64_t blocks, bool both, Value value_of, Also also, Keep keep) {
-    const int64_t room = static_cast<int64_t>(row.size()) / 3;
-    float *first = row.data(), *then = first + room, *place = then + room;
+  // The keys of a row whose bit in bits_at(block) is set; take(key, j) notes what the j-th of them holds.
+  template <class Bits, class Take>
+  void pick(int64_t lane, int64_t blocks, Bits bits_at, Take take) {
     Ints index;
     for (int64_t i = 0; i < LANES; ++i) index[i] = static_cast<int32_t>(i);
     int64_t n = 0;
     for (int64_t i = 0; i < blocks; ++i, index += static_cast<int32_t>(LANES)) {
-      const Floats v = value_of(i);
-      const uint32_t bits = bits_of(keep(v));
-      squeeze(first + n, v, bits);
-      if (both) squeeze(then + n, also(i), bits);
-      squeeze(place + n, (Floats)index, bits);
+      const uint32_t bits = bits_at(i);
+      squeeze(places.data() + n, (Floats)index, bits);
       n += __builtin_popcount(bits);
     }
-    float* to_value = reinterpret_cast<float*>(value.data()) + lane;
-    float* to_second = reinterpret_cast<float*>(second.data()) + lane;
     for (int64_t j = 0; j < n; ++j) {
-      to_value[j * LANES] = first[j];
-      if (both) to_second[j * LANES] = then[j];
-      std::memcpy(&at[j * LANES + lane], place + j, sizeof(int32_t));
+      int32_t key;
+      std::memcpy(&key, places.data() + j, sizeof key);
+      at[j * LANES + lane] = key;
+      take(key, j * LANES + lane);
     }
     count[lane] = n;
   }
@@ -174,9 +169,10 @@ struct Entmax {
     const double excess = std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1;
     const float least = excess < 1 ? least_theta(w, blocks, excess < 0.5) : 0;
     const float cut = excess > 0 ? static_cast<float>(std::max(least - 1 / excess, -3e38)) : -3e38f;
+    float* value = reinterpret_cast<float*>(picked.value.data());
     picked.pick(
-        lane, blocks, false, [&](int64_t i) { return w[i]; }, [](int64_t) { return Floats{}; },
-        [&](Floats v) { return v > cut; });
+        lane, blocks, [&](int64_t i) { return bits_of(w[i] > cut); },
+        [&](int64_t key, int64_t to) { value[to] = reinterpret_cast<const float*>(w)[key]; });
     eps[lane] = static_cast<float>(excess);
   }
 
@@ -208,8 +204,8 @@ struct Entmax {
   // elsewhere it may be near zero, in a flat row, and 1 - e theta counts. Whichever it is, is the unknown: `origin`.
   Ints near_softmax() const { return (eps < 0.1f); }
 
-  // Where origin would be if all keys were equal, as many as the row counts for: found at alpha = 1.5 and 2, where steps
-  // are cheap, and carried on to alpha along a line in the logarithm of that number.
+  // Where origin would be if all keys were equal, as many as the row counts for. That number is found at alpha = 1.5 and
+  // 2, where steps are cheap; its logarithm goes on to alpha along a line, bent as rows of normal scores bend it.
   Floats start(int64_t longest) const {
     Floats root = all(-1), tau = all(-1);
     const Floats* w = picked.value.data();
@@ -228,7 +224,9 @@ struct Entmax {
     }
     // 1 - theta / 2 = -root at alpha = 1.5, 1 - theta = -tau at alpha = 2
     const Floats keys15 = -2 * log_of(larger(-root, all(1e-6f))), keys2 = -log_of(larger(-tau, all(1e-6f)));
-    const Floats exponent = eps * larger(keys2 + (1 - eps) * 2 * (keys15 - keys2), Floats{});
+    const Floats line = keys2 + (1 - eps) * 2 * (keys15 - keys2);
+    const Floats bend = (keys15 - keys2) * (1 - eps) * (0.5f - eps) * 1.5f / (0.15f + larger(eps, Floats{}));
+    const Floats exponent = eps * larger(line + bend, Floats{});
     // exp(-x) - 1 would lose its digits for small x
     const Floats series = -exponent * (1 - 0.5f * exponent), base = exp_of(-exponent);
     return near_softmax() ? (exponent < 1e-3f ? series : base - 1) : base;
@@ -245,23 +243,29 @@ struct Entmax {
       for (int64_t j = picked.count[lane]; j < longest; ++j) flat[j * LANES + lane] = -INF;
       if (picked.count[lane] == 0) empty[lane] = -1, eps[lane] = 1;
     }
-    const Floats inverse = 1 / eps, one = near_softmax() ? all(1) : Floats{};
+    const Floats inverse = 1 / eps, binary = inverse * LOG2_E, one = near_softmax() ? all(1) : Floats{};
     // theta rises where origin falls, and a falling bracket holds the other way round where e < 0
     Floats origin = start(longest), theta_low = all(-INF), theta_high = all(INF), off{};
     for (int step = 0; step < ENTMAX_STEPS; ++step) {
       Floats mass{}, slope{}, bend{};
-      for (int64_t j = 0; j < longest; ++j) {
-        const Floats x = origin + eps * w[j];
-        const Floats base = larger(x + one, all(TINY));
-        const Floats reciprocal = 1 / base;
-        // the logarithm of x + one, with what that sum lost of x
-        const Floats exponent = (log_of(base) + (x - (base - one)) * reciprocal) * inverse;
-        p[j] = base > TINY ? exp_of(exponent) : Floats{};
-        const Floats fall = p[j] * reciprocal;
-        mass += p[j];
-        slope += fall;
-        bend += fall * reciprocal;
-      }
+      const auto add = [&](auto near) {
+        for (int64_t j = 0; j < longest; ++j) {
+          const Floats x = origin + eps * w[j];
+          const Floats base = larger(near ? x + one : x, all(TINY));
+          const Floats reciprocal = 1 / base;
+          Logarithm log = log_parts(base);
+          if constexpr (near) log.rest += (x - (base - one)) * reciprocal;  // what the sum x + one lost of x
+          p[j] = base > TINY ? exp2_of(log.n * inverse + log.rest * binary) : Floats{};
+          const Floats fall = p[j] * reciprocal;
+          mass += p[j];
+          slope += fall;
+          bend += fall * reciprocal;
+        }
+      };
+      if (any(near_softmax()))
+        add(std::true_type{});
+      else
+        add(std::false_type{});
       off = empty ? Floats{} : mass - 1;
       if (!any((off > 1e-6f) | (off < -1e-6f))) break;
       // Near the root a step of third order; at first, S^(1-e) (S^e - 1) / e, which cannot overshoot.
@@ -292,9 +296,15 @@ struct EntmaxGradient {
   template <class S>
   void pick(int64_t lane, const S* p, const S* grad, int64_t keys, double alpha) {
     const double excess = std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1;
+    float* value = reinterpret_cast<float*>(picked.value.data());
+    float* pull = reinterpret_cast<float*>(picked.second.data());
     picked.pick(
-        lane, (keys + LANES - 1) / LANES, true, [&](int64_t i) { return load_block(p, i, keys); },
-        [&](int64_t i) { return load_block(grad, i, keys); }, [](Floats v) { return ~(v <= 0); });  // NaN stays
+        lane, (keys + LANES - 1) / LANES,
+        [&](int64_t i) { return bits_of(~(load_block(p, i, keys) <= 0)); },  // NaN stays
+        [&](int64_t key, int64_t to) {
+          value[to] = load_one(p + key);
+          pull[to] = load_one(grad + key);
+        });
     eps[lane] = static_cast<float>(excess);
   }
 
@@ -321,7 +331,7 @@ struct EntmaxGradient {
       total += weight[j];
       pulled += weight[j] * grad[j];
       if (learned) {
-        const Floats series = -0.5f * log_p * log_p * (1 - t / 3 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6))));
+        const Floats series = -0.5f * log_p * log_p * (1 - t * THIRD * (1 - t * 0.25f * (1 - t * 0.2f * (1 - t * SIXTH))));
         const Floats h = ((t < 0.1f) & (t > -0.1f)) ? series : (1 - inverse - t) * by_square;
         rises += p[j] * h;
         risen += p[j] * h * grad[j];

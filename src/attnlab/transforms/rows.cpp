@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #ifdef __AVX512DQ__
@@ -91,27 +92,30 @@ inline Floats root_of(Floats v) {
   return v;
 }
 
-// exp for x in [-87, 88], held there: x = n log 2 + r, and a polynomial in r (Cephes, expf).
-inline Floats exp_of(Floats x) {
-  x = smaller(larger(x, all(-87.0f)), all(88.0f));
+// 2^x for x in [-126, 127], held there: x = n + r, and a polynomial in r (Cephes, exp2f).
+inline Floats exp2_of(Floats x) {
+  x = smaller(larger(x, all(-126.0f)), all(127.0f));
   const Floats magic = all(12582912.0f);  // 1.5 * 2^23: added, it rounds to a whole number, in the low bits
-  const Floats shifted = x * 1.44269504f + magic;
-  const Floats n = shifted - magic;
-  const Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  Floats y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
+  const Floats shifted = x + magic;
+  const Floats r = x - (shifted - magic);
+  Floats y = r * 1.535336188319500e-4f + 1.339887440266574e-3f;
+  y = y * r + 9.618437357674640e-3f;
+  y = y * r + 5.550332471162809e-2f;
+  y = y * r + 2.402264791363012e-1f;
+  y = y * r + 6.931472028550421e-1f;
+  y = y * r + 1.0f;
   return y * (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
 }
+constexpr float LOG2_E = 1.44269504f, LOG_2 = 0.693147181f;
+inline Floats exp_of(Floats x) { return exp2_of(x * LOG2_E); }
 
-// log for normal x > 0: x = m 2^n with m in [sqrt 1/2, sqrt 2), and a polynomial in m - 1 (Cephes, logf).
-inline Floats log_of(Floats x) {
+// x = 2^n (1 + m) with 1 + m in [sqrt 1/2, sqrt 2), for normal x > 0: n, and log(1 + m) by a polynomial (Cephes, logf).
+struct Logarithm {
+  Floats n, rest;
+};
+inline Logarithm log_parts(Floats x) {
   const Ints bits = (Ints)x;
   const Ints exponent = (bits - 0x3f3504f3) >> 23;
-  const Floats n = __builtin_convertvector(exponent, Floats);
   const Floats m = (Floats)(bits - (exponent << 23)) - 1.0f;
   Floats y = m * 7.0376836292e-2f - 1.1514610310e-1f;
   y = y * m + 1.1676998740e-1f;
@@ -122,8 +126,11 @@ inline Floats log_of(Floats x) {
   y = y * m - 2.4999993993e-1f;
   y = y * m + 3.3333331174e-1f;
   const Floats square = m * m;
-  y = y * m * square - n * 2.12194440e-4f - 0.5f * square;
-  return m + y + n * 0.693359375f;
+  return {__builtin_convertvector(exponent, Floats), m + square * (y * m - 0.5f)};
+}
+inline Floats log_of(Floats x) {
+  const Logarithm log = log_parts(x);
+  return log.n * LOG_2 + log.rest;
 }
 
 // ---- Rows in memory: float32, or bfloat16 as uint16_t ----
