@@ -1,9 +1,9 @@
 // alpha-entmax, sparsemax included, and its gradient. Formulas and the limits on alpha: rows.py and entmax.py.
 //
 // Two ways to use vectors. sparsemax and entmax15, a few operations a key, put keys of one row into a vector. Any
-// other alpha takes a logarithm and an exponential a key: there the keys that can have a share are picked out first, and
-// a vector holds one key of each of LANES rows, so that no sum runs across a vector. What does not come out in float32 is
-// solved again in float64.
+// other alpha takes a logarithm and an exponential a key: there the keys that can have a share are picked out first,
+// and a vector holds one key of each of LANES rows, so that no sum runs across a vector. What does not come out in
+// float32 is solved again in float64.
 
 namespace {
 
@@ -19,9 +19,11 @@ constexpr float THIRD = 1.0f / 3, SIXTH = 1.0f / 6;
 constexpr float NEAR = 0.1f;
 constexpr float STEEP = 0.65f;
 
-// ---- One row a time: p[i], and whether the sum is one ----
+// ---- One row a time: its probabilities into `out`, and whether their sum is one ----
 
-bool sparsemax_row(const Floats* __restrict w, Floats* __restrict p, int64_t blocks) {
+template <class S>
+bool sparsemax_row(const Floats* __restrict w, S* __restrict out, int64_t keys) {
+  const int64_t blocks = (keys + LANES - 1) / LANES;
   float tau = -1, before = 0;
   for (int step = 0; step < MOST_STEPS; ++step) {
     Floats mass{}, size{};
@@ -36,30 +38,38 @@ bool sparsemax_row(const Floats* __restrict w, Floats* __restrict p, int64_t blo
   }
   Floats total{};
   for (int64_t i = 0; i < blocks; ++i) {
-    p[i] = larger(w[i] - tau, Floats{});
-    total += p[i];
+    const Floats p = larger(w[i] - tau, Floats{});
+    total += p;
+    store_block(out, i, keys, p);
   }
   return std::abs(sum(total) - 1) <= SETTLED;
 }
 
-bool entmax15_row(const Floats* __restrict w, Floats* __restrict p, int64_t blocks) {
+// On one support the sum is a parabola in tau, whose root is a step; where it has none, a Newton step on its root.
+template <class S>
+bool entmax15_row(const Floats* __restrict w, S* __restrict out, int64_t keys) {
+  const int64_t blocks = (keys + LANES - 1) / LANES;
   float tau = -1;
   for (int step = 0; step < MOST_STEPS; ++step) {
-    Floats square{}, total{};
+    Floats squares{}, total{}, size{};
     for (int64_t i = 0; i < blocks; ++i) {
       const Floats excess = larger(0.5f * w[i] - tau, Floats{});
       total += excess;
-      square += excess * excess;
+      squares += excess * excess;
+      size += excess > 0 ? all(1) : Floats{};
     }
-    const float mass = sum(square), norm = std::sqrt(mass);
-    tau += (norm - 1) * norm / sum(total);
-    if (std::abs(mass - 1) < 1e-4f) break;  // one more step squares that
+    const float mass = sum(squares), slope = sum(total), under = slope * slope - sum(size) * (mass - 1);
+    if (under > 0)
+      tau += (mass - 1) / (slope + std::sqrt(under));
+    else
+      tau += (std::sqrt(mass) - 1) * std::sqrt(mass) / slope;
+    if (std::abs(mass - 1) < 1e-3f) break;
   }
   Floats total{};
   for (int64_t i = 0; i < blocks; ++i) {
     const Floats excess = larger(0.5f * w[i] - tau, Floats{});
-    p[i] = excess * excess;
-    total += p[i];
+    total += excess * excess;
+    store_block(out, i, keys, excess * excess);
   }
   return std::abs(sum(total) - 1) <= SETTLED;
 }
@@ -86,12 +96,14 @@ void gradient_row(const S* p, const S* grad, S* out, int64_t keys, bool sparsema
 }
 
 // In float64: Newton steps on S^e - 1 inside a bracket, and halving where they do not get on.
-void exact_row(const float* w, float* p, int64_t keys, double alpha) {
+template <class S>
+void exact_row(const Floats* row, S* out, int64_t keys, double alpha) {
+  const float* w = reinterpret_cast<const float*>(row);
   const double eps = std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1;
   std::vector<double> near;
   std::vector<int64_t> at;
   for (int64_t i = 0; i < keys; ++i) {
-    p[i] = 0;
+    store_one(out + i, 0);
     if (w[i] != -INF && 1 + eps * w[i] > 0) near.push_back(w[i]), at.push_back(i);
   }
   std::vector<double> q(near.size());
@@ -114,12 +126,12 @@ void exact_row(const float* w, float* p, int64_t keys, double alpha) {
     if (step % 3 == 2) width = high - low;
     theta = next;
   }
-  for (size_t i = 0; i < near.size(); ++i) p[at[i]] = static_cast<float>(q[i]);
+  for (size_t i = 0; i < near.size(); ++i) store_one(out + at[i], static_cast<float>(q[i]));
 }
 
 // ---- LANES rows at a time ----
 
-// The keys picked out of each of LANES rows: the j-th of row `lane` is value[j][lane], and its place in the row at[j][lane].
+// The keys picked out of each of LANES rows: the j-th of row `lane` is value[j][lane], at place at[j][lane] of its row.
 struct Picked {
   std::vector<Floats> value, second, result;
   std::vector<int32_t> at;
@@ -204,8 +216,8 @@ struct Entmax {
   // elsewhere it may be near zero, in a flat row, and 1 - e theta counts. Whichever it is, is the unknown: `origin`.
   Ints near_softmax() const { return (eps < 0.1f); }
 
-  // Where origin would be if all keys were equal, as many as the row counts for. That number is found at alpha = 1.5 and
-  // 2, where steps are cheap; its logarithm goes on to alpha along a line, bent as rows of normal scores bend it.
+  // Where origin would be if all keys were equal, as many as the row counts for. That number is found at alpha = 1.5
+  // and 2, where steps are cheap; its logarithm goes on to alpha along a line, bent as rows of normal scores bend it.
   Floats start(int64_t longest) const {
     Floats root = all(-1), tau = all(-1);
     const Floats* w = picked.value.data();
@@ -331,7 +343,8 @@ struct EntmaxGradient {
       total += weight[j];
       pulled += weight[j] * grad[j];
       if (learned) {
-        const Floats series = -0.5f * log_p * log_p * (1 - t * THIRD * (1 - t * 0.25f * (1 - t * 0.2f * (1 - t * SIXTH))));
+        const Floats inner = 1 - t * THIRD * (1 - t * 0.25f * (1 - t * 0.2f * (1 - t * SIXTH)));
+        const Floats series = -0.5f * log_p * log_p * inner;
         const Floats h = ((t < 0.1f) & (t > -0.1f)) ? series : (1 - inverse - t) * by_square;
         rises += p[j] * h;
         risen += p[j] * h * grad[j];
@@ -353,7 +366,7 @@ void entmax(const S* scores, S* out, const int64_t* sizes, int64_t dims, const b
   const int64_t keys = sizes[dims], blocks = (keys + LANES - 1) / LANES, step = keep_strides[dims];
   in_parts(rows, threads, [&](int64_t first, int64_t end) {
     // one row of w for each lane: those that come out wrong are solved again
-    std::vector<Floats> kept_rows(blocks * LANES), p(blocks);
+    std::vector<Floats> kept_rows(blocks * LANES);
     Entmax group(blocks * LANES);
     Walk<3> walk{sizes, dims, {}, {{keep_strides}, {scale_strides}, {alpha_strides}}};
     walk.start(first);
@@ -364,13 +377,10 @@ void entmax(const S* scores, S* out, const int64_t* sizes, int64_t dims, const b
       const Ints off = group.solve();
       for (int64_t lane = 0; lane < lanes; ++lane) {
         S* to = out + owner[lane] * keys;
-        if (off[lane]) {
-          exact_row(reinterpret_cast<float*>(&kept_rows[lane * blocks]), reinterpret_cast<float*>(p.data()), keys,
-                    alphas[lane]);
-          write_row(p.data(), to, keys);
-        } else {
+        if (off[lane])
+          exact_row(&kept_rows[lane * blocks], to, keys, alphas[lane]);
+        else
           group.picked.write(lane, to, keys);
-        }
       }
       lanes = 0;
     };
@@ -382,9 +392,8 @@ void entmax(const S* scores, S* out, const int64_t* sizes, int64_t dims, const b
       if (top == -INF || top != top) {
         fill_row(out + row * keys, keys, top == -INF ? 0.0f : top);
       } else if (a == 2 || a == 1.5) {
-        if (!(a == 2 ? sparsemax_row(w, p.data(), blocks) : entmax15_row(w, p.data(), blocks)))
-          exact_row(reinterpret_cast<float*>(w), reinterpret_cast<float*>(p.data()), keys, a);
-        write_row(p.data(), out + row * keys, keys);
+        S* to = out + row * keys;
+        if (!(a == 2 ? sparsemax_row(w, to, keys) : entmax15_row(w, to, keys))) exact_row(w, to, keys, a);
       } else {
         group.pick(lanes, w, blocks, a);
         alphas[lanes] = a;

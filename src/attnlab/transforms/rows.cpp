@@ -1,7 +1,7 @@
 // Rows of scores in C++, on the CPU: vectors, rows in memory, and the walk over them.
 //
-// native.py joins this file and the kernels, entmax.cpp and fusedmax.cpp, to one and has it built. Each row is solved to
-// the end while it lies in the first-level cache: it takes the steps it needs, not a number of steps that suits all.
+// native.py joins this file and the kernels, entmax.cpp and fusedmax.cpp, to one and has it built. Each row is solved
+// to the end while it lies in the first-level cache: it takes the steps it needs, not a number that suits all rows.
 // A row of scores is read as w = scale * (z - max z), -inf at masked keys.
 
 #include <algorithm>
@@ -32,6 +32,7 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 using Floats = float __attribute__((vector_size(VECTOR_BYTES), may_alias));
 using Ints = int32_t __attribute__((vector_size(VECTOR_BYTES), may_alias));
 using Words = uint32_t __attribute__((vector_size(VECTOR_BYTES), may_alias));
+using Bytes = uint8_t __attribute__((vector_size(VECTOR_BYTES / 4), may_alias));
 using Halves = uint16_t __attribute__((vector_size(VECTOR_BYTES / 2), may_alias));
 
 inline Floats all(float x) { return x - Floats{}; }
@@ -167,11 +168,11 @@ inline void store_one(uint16_t* to, float x) {
   *to = rounded[0];
 }
 
-// Block i of a row of `keys`; zeros behind its end.
+// Block i of a row of `keys`; `rest` behind its end.
 template <class S>
-Floats load_block(const S* from, int64_t i, int64_t keys) {
+Floats load_block(const S* from, int64_t i, int64_t keys, float rest = 0) {
   if ((i + 1) * LANES <= keys) return load(from + i * LANES);
-  Floats v{};
+  Floats v = all(rest);
   for (int64_t at = i * LANES; at < keys; ++at) v[at - i * LANES] = load_one(from + at);
   return v;
 }
@@ -212,33 +213,35 @@ struct Walk {
   }
 };
 
+// Which keys of block i are kept; `step` lies between two keys of the mask.
+inline Ints kept_block(const bool* keep, int64_t step, int64_t i, int64_t keys) {
+  Ints kept{};
+  if (step == 1 && (i + 1) * LANES <= keys) {
+    Bytes bytes;
+    std::memcpy(&bytes, keep + i * LANES, sizeof bytes);
+    kept = __builtin_convertvector(bytes, Ints);
+  } else {
+    for (int64_t at = i * LANES; at < std::min(keys, (i + 1) * LANES); ++at) kept[at - i * LANES] = keep[at * step];
+  }
+  return kept != 0;
+}
+
 // A row read into w, `blocks` vectors long and filled up with -inf: scale * (z - max z). Its maximum, or NaN.
 template <class S>
 float read_row(const S* scores, const bool* keep, int64_t step, int64_t keys, float scale, Floats* w, int64_t blocks) {
-  float* flat = reinterpret_cast<float*>(w);
-  for (int64_t i = 0; i < blocks; ++i) w[i] = load_block(scores, i, keys);
-  for (int64_t i = keys; i < blocks * LANES; ++i) flat[i] = -INF;
-  if (keep != nullptr) {
-    if (step == 1)
-      for (int64_t i = 0; i < keys; ++i) flat[i] = keep[i] ? flat[i] : -INF;
-    else
-      for (int64_t i = 0; i < keys; ++i) flat[i] = keep[i * step] ? flat[i] : -INF;
-  }
-  Floats tops = w[0];
+  Floats tops = all(-INF);
   Ints odd{};
   for (int64_t i = 0; i < blocks; ++i) {
-    tops = larger(tops, w[i]);
-    odd |= w[i] != w[i];
+    Floats v = load_block(scores, i, keys, -INF);
+    if (keep != nullptr) v = kept_block(keep, step, i, keys) ? v : all(-INF);
+    tops = larger(tops, v);
+    odd |= v != v;
+    w[i] = v;
   }
   const float top = largest(tops);
   if (top == INF || any(odd)) return std::numeric_limits<float>::quiet_NaN();
   for (int64_t i = 0; i < blocks; ++i) w[i] = (w[i] - top) * scale;
   return top;
-}
-
-template <class S>
-void write_row(const Floats* p, S* out, int64_t keys) {
-  for (int64_t i = 0; i * LANES < keys; ++i) store_block(out, i, keys, p[i]);
 }
 
 template <class S>
