@@ -1,9 +1,11 @@
-"""How the row kernels run: fused by the compiler where that pays, plain PyTorch elsewhere.
+"""How the row kernels run: in C++, compiled from PyTorch, or plain PyTorch.
 
 A row kernel is a short plain-PyTorch function of score-shaped tensors. Compiled with dynamic shapes it becomes one
-loop over the rows (C++ on a CPU, Triton on a GPU). `use_kernel` chooses: `auto` compiles for tensors large enough to
-win, `compiled` always, `eager` never. Inside somebody else's `torch.compile` the function is simply traced. `blocks`
-and `dense` are about masks (attention/blocks.py) and leave the row kernels as `auto` does.
+loop over the rows (C++ on a CPU, Triton on a GPU). sparsemax, entmax and fusedmax, and what is made of them, have
+kernels in C++ besides, for float32 and bfloat16 on a CPU (`native.py`), several times faster. `use_kernel` chooses:
+`auto` takes either for tensors large enough to win, `compiled` always, `eager` never. Inside somebody else's
+`torch.compile` a function is simply traced. `blocks` and `dense` are about masks (attention/blocks.py) and leave the
+row kernels as `auto` does.
 """
 
 import functools

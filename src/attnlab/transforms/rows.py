@@ -12,7 +12,8 @@ norm of the kept excess, is convex and falling while e <= 1. So Newton steps on 
 rise monotonically to the root and never pass it. For e > 1 the function bends the other way and a step may overshoot:
 a bracket, which costs nothing beside the row, sends it to the middle instead. A few unrolled steps suffice for nearly
 every row. Then the sum is checked: a row still off one is solved in float64 with a bracket (`exact_rows`), the others
-are left as they are. Shapes: scores and probabilities (..., K); thresholds (..., 1).
+are left as they are. On a CPU `entmax.cpp` solves the same equation, each row for as long as it takes. Shapes: scores
+and probabilities (..., K); thresholds (..., 1).
 """
 
 import math
