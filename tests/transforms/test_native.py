@@ -1,6 +1,9 @@
 """The kernels in C++ against float64 and the same formulas in PyTorch, on the instruction sets that users have."""
 
+import os
 import platform
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -133,7 +136,7 @@ def test_runs_and_their_means_equal_pytorch(machine, tv, keys):
 
 
 def test_threads_do_not_change_a_digit():
-    z, results = scores(8, 4, 64, 64), []
+    z, results = scores(512, 300, spread=1.0) * scores(512, 1, seed=1).exp(), []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
@@ -166,3 +169,49 @@ def test_a_tool_chain_that_fails_leaves_pytorch(monkeypatch):
     finally:
         native._library.cache_clear()
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_row_does_not_depend_on_its_neighbours(machine):
+    z = scores(64, 90, spread=1.0) * scores(64, 1, seed=1).exp()
+    together = F.entmax(z, alpha=1.3)
+    assert all(F.entmax(row, alpha=1.3).equal(p) for row, p in zip(z, together, strict=True))
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.3, 0.8])
+def test_alpha_below_one_on_far_apart_scores_has_no_false_root(machine, alpha):
+    z = scores(300, 8, spread=1.0) * scores(300, 1, seed=1).exp() * 20
+    torch.testing.assert_close(
+        F.entmax(z, alpha=alpha).double(), in_float64(F.entmax, z, alpha=alpha), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.05, 1.3, 3.0])
+def test_a_long_flat_row_still_sums_to_one(machine, alpha):
+    assert float(F.entmax(torch.zeros(2, 8193), alpha=alpha).double().sum(-1).sub(1).abs().max()) < 1e-5
+
+
+def test_a_dial_that_is_not_a_number_shows_in_the_probabilities(machine):
+    z = scores(2, 3, 10)
+    assert F.entmax(z, alpha=torch.full((1, 1, 1), torch.nan)).isnan().all()
+    assert F.sparsegen(z, lam=torch.full((1, 1, 1), torch.nan)).isnan().all()
+
+
+def test_a_mask_that_is_not_bool_is_refused(machine):
+    with pytest.raises(ValueError, match="keep must be a bool tensor"):
+        F.sparsemax(scores(2, 3, 4), keep=torch.tensor([1, 0, 1, 1]))
+
+
+def test_the_cache_can_be_shared_by_machines_of_different_kinds(monkeypatch):
+    seen = set()
+    monkeypatch.setattr("torch._inductor.codecache.CppCodeCache.load", lambda source, **_: seen.add(source))
+    for processor in ("one", "another"):
+        monkeypatch.setattr(native, "_processor", lambda processor=processor: processor)
+        native.build()
+    assert len(seen) == 2
+
+
+def test_importing_needs_no_compiler_and_no_cache_folder():
+    code = "import attnlab.transforms, sys; assert 'torch._dynamo' not in sys.modules"
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "/dev/null/nowhere"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -14,6 +14,8 @@ constexpr int ENTMAX_STEPS = 12;
 // Float32 sums of a row carry about this much rounding.
 constexpr float SETTLED = 2e-6f;
 constexpr float TINY = 1e-30f;
+// Sums over more keys than this are made in parts: one long one rounds too much.
+constexpr int64_t CHUNK = 64;
 constexpr float THIRD = 1.0f / 3, SIXTH = 1.0f / 6;
 // Within this of one the sum is taken for near its root, up to this e = alpha - 1 smooth enough for a third-order step.
 constexpr float NEAR = 0.1f;
@@ -257,21 +259,26 @@ struct Entmax {
     }
     const Floats inverse = 1 / eps, binary = inverse * LOG2_E, one = near_softmax() ? all(1) : Floats{};
     // theta rises where origin falls, and a falling bracket holds the other way round where e < 0
-    Floats origin = start(longest), theta_low = all(-INF), theta_high = all(INF), off{};
+    Floats origin = start(longest), theta_low{}, theta_high = all(INF), off{};
     for (int step = 0; step < ENTMAX_STEPS; ++step) {
       Floats mass{}, slope{}, bend{};
       const auto add = [&](auto near) {
-        for (int64_t j = 0; j < longest; ++j) {
-          const Floats x = origin + eps * w[j];
-          const Floats base = larger(near ? x + one : x, all(TINY));
-          const Floats reciprocal = 1 / base;
-          Logarithm log = log_parts(base);
-          if constexpr (near) log.rest += (x - (base - one)) * reciprocal;  // what the sum x + one lost of x
-          p[j] = base > TINY ? exp2_of(log.n * inverse + log.rest * binary) : Floats{};
-          const Floats fall = p[j] * reciprocal;
-          mass += p[j];
-          slope += fall;
-          bend += fall * reciprocal;
+        for (int64_t begin = 0; begin < longest; begin += CHUNK) {
+          Floats masses{}, slopes{};
+          for (int64_t j = begin; j < std::min(begin + CHUNK, longest); ++j) {
+            const Floats x = origin + eps * w[j];
+            const Floats base = larger(near ? x + one : x, all(TINY));
+            const Floats reciprocal = 1 / base;
+            Logarithm log = log_parts(base);
+            if constexpr (near) log.rest += (x - (base - one)) * reciprocal;  // what the sum x + one lost of x
+            p[j] = base > TINY ? exp2_of(log.n * inverse + log.rest * binary) : Floats{};
+            const Floats fall = p[j] * reciprocal;
+            masses += p[j];
+            slopes += fall;
+            bend += fall * reciprocal;
+          }
+          mass += masses;
+          slope += slopes;
         }
       };
       if (any(near_softmax()))
@@ -279,7 +286,8 @@ struct Entmax {
       else
         add(std::false_type{});
       off = empty ? Floats{} : mass - 1;
-      if (!any((off > 1e-6f) | (off < -1e-6f))) break;
+      const Ints open = (off > 1e-6f) | (off < -1e-6f);
+      if (!any(open)) break;
       // Near the root a step of third order; at first, S^(1-e) (S^e - 1) / e, which cannot overshoot.
       const Floats log_mass = log_of(larger(mass, all(TINY)));
       const Floats curve = eps < STEEP ? bend / (slope * slope) : all(1);
@@ -293,7 +301,8 @@ struct Entmax {
       const Floats middle = 0.5f * (larger(theta_low, theta - 1) + smaller(theta_high, theta + 1));
       const Floats moved = origin - eps * move;
       const Ints inside = (next >= theta_low) & (next <= theta_high);
-      origin = off == 0 ? origin : (inside ? moved : -eps * middle);
+      // a row that is done stands still, so that its neighbours do not change its digits
+      origin = open ? (inside ? moved : -eps * middle) : origin;
     }
     return (off > SETTLED) | (off < -SETTLED) | (off != off);
   }
@@ -335,21 +344,27 @@ struct EntmaxGradient {
     }
     const Floats by_square = 1 / (eps * eps);
     Floats total{}, pulled{}, rises{}, risen{};
+    Floats chunk[4] = {};
     for (int64_t j = 0; j < longest; ++j) {
+      if (j % CHUNK == 0) {
+        total += chunk[0], pulled += chunk[1], rises += chunk[2], risen += chunk[3];
+        chunk[0] = chunk[1] = chunk[2] = chunk[3] = Floats{};
+      }
       const Floats log_p = log_of(larger(p[j], all(1.2e-38f)));
       const Floats t = eps * log_p;
       const Floats inverse = exp_of(-t);
       weight[j] = p[j] * inverse;
-      total += weight[j];
-      pulled += weight[j] * grad[j];
+      chunk[0] += weight[j];
+      chunk[1] += weight[j] * grad[j];
       if (learned) {
         const Floats inner = 1 - t * THIRD * (1 - t * 0.25f * (1 - t * 0.2f * (1 - t * SIXTH)));
         const Floats series = -0.5f * log_p * log_p * inner;
         const Floats h = ((t < 0.1f) & (t > -0.1f)) ? series : (1 - inverse - t) * by_square;
-        rises += p[j] * h;
-        risen += p[j] * h * grad[j];
+        chunk[2] += p[j] * h;
+        chunk[3] += p[j] * h * grad[j];
       }
     }
+    total += chunk[0], pulled += chunk[1], rises += chunk[2], risen += chunk[3];
     const Floats share = 1 / (total > 0 ? total : all(1));
     const Floats mean = pulled * share;
     for (int64_t j = 0; j < longest; ++j) weight[j] *= scale * (grad[j] - mean);
@@ -388,9 +403,12 @@ void entmax(const S* scores, S* out, const int64_t* sizes, int64_t dims, const b
       Floats* w = &kept_rows[lanes * blocks];
       const bool* mask = keep == nullptr ? nullptr : keep + walk.given[0].at;
       const double a = alpha[walk.given[2].at];
-      const float top = read_row(scores + row * keys, mask, step, keys, scale[walk.given[1].at], w, blocks);
-      if (top == -INF || top != top) {
-        fill_row(out + row * keys, keys, top == -INF ? 0.0f : top);
+      const float by = scale[walk.given[1].at];
+      const float top = read_row(scores + row * keys, mask, step, keys, by, w, blocks);
+      if (top == -INF) {
+        fill_row(out + row * keys, keys, 0.0f);
+      } else if (top != top || a != a || by != by) {
+        fill_row(out + row * keys, keys, std::numeric_limits<float>::quiet_NaN());
       } else if (a == 2 || a == 1.5) {
         S* to = out + row * keys;
         if (!(a == 2 ? sparsemax_row(w, to, keys) : entmax15_row(w, to, keys))) exact_row(w, to, keys, a);

@@ -134,7 +134,7 @@ def fuse_runs(z: Tensor, keep: Tensor | None, tv: float) -> tuple[Tensor, Tensor
     last = torch.full(z.shape[:-1], keys - 1, dtype=torch.int32, device=z.device)
     place = None
     if keep is not None:
-        packed = torch.where(keep, z, 0.0)
+        packed = torch.where(keep, z, 0.0).contiguous()
         last = (keep.sum(-1, dtype=torch.int32) - 1).clamp_min(0).expand(last.shape)
         if bool((keep[..., 1:] & ~keep[..., :-1]).any()):  # not merely cut off at the end: move kept keys to the front
             packed = packed.gather(-1, (~keep).byte().argsort(dim=-1, stable=True).expand(z.shape))

@@ -7,6 +7,8 @@ PyTorch.
 
 import ctypes
 import functools
+import hashlib
+import platform
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,23 @@ MOST_DIMS = 8
 FEWEST_A_THREAD = 1 << 13
 
 
+def _processor() -> str:
+    """What -march=native depends on, so that machines of different kinds can share the cache."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        told = sorted(
+            {line for line in lines if line.split("\t")[0] in ("model name", "flags", "Features", "CPU part")}
+        )
+    except OSError:
+        told = [platform.machine(), platform.processor()]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+
+
 def build(*flags: str) -> ctypes.CDLL:
     """The kernels, built with these flags for the compiler on top."""
     from torch._inductor.codecache import CppCodeCache
 
-    source = "\n".join(path.read_text() for path in SOURCES)
+    source = "\n".join([*(path.read_text() for path in SOURCES), f"// built for {_processor()}"])
     library: ctypes.CDLL = CppCodeCache.load(source, extra_flags=(*FLAGS, *flags), needs_vec_isa=False)
     return library
 
@@ -47,9 +61,12 @@ def _library() -> ctypes.CDLL | None:
         return None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _built() -> bool:
     return _library() is not None
+
+
+# What torch.compiler.assume_constant_result sets; that one imports the compiler, and with it makes its cache folder.
+_built._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def runs_native(scores: Tensor) -> bool:
@@ -73,11 +90,17 @@ def _integers(numbers: Any) -> ctypes.Array[ctypes.c_int64]:
 
 def _a_row(value: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, ctypes.Array[ctypes.c_int64]]:
     """One value a row, and its strides along the rows."""
+    if value.device != scores.device:
+        raise ValueError(f"scores are on {scores.device}, but a value for each row is on {value.device}")
     value = value.to(dtype)
     return value, _integers(value.expand(*scores.shape[:-1], 1).stride())
 
 
 def _keep(keep: Tensor | None, scores: Tensor) -> tuple[ctypes.c_void_p, ctypes.Array[ctypes.c_int64]]:
+    if keep is not None and (keep.dtype != torch.bool or keep.device != scores.device):
+        raise ValueError(
+            f"keep must be a bool tensor, True = may be attended, on {scores.device}, not {keep.dtype} on {keep.device}"
+        )
     return _address(keep), _integers([0] * scores.dim() if keep is None else keep.expand(scores.shape).stride())
 
 
@@ -118,7 +141,7 @@ def entmax_rows_gradient(
     p = probabilities.contiguous()
     g = grad.to(p.dtype).contiguous()
     result = torch.empty_like(p)
-    pull = torch.empty((*p.shape[:-1], 1) if learned else (0,), dtype=torch.float32)
+    pull = torch.zeros((*p.shape[:-1], 1) if learned else (0,), dtype=torch.float32)
     if p.numel():
         alphas, alpha_strides = _a_row(alpha, p, torch.float64)
         scales, scale_strides = _a_row(scale, p, torch.float32)
