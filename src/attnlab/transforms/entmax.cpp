@@ -258,8 +258,8 @@ struct Entmax {
       if (picked.count[lane] == 0) empty[lane] = -1, eps[lane] = 1;
     }
     const Floats inverse = 1 / eps, binary = inverse * LOG2_E, one = near_softmax() ? all(1) : Floats{};
-    // theta rises where origin falls, and a falling bracket holds the other way round where e < 0
-    Floats origin = start(longest), theta_low{}, theta_high = all(INF), off{};
+    // `theta` is -origin / e: theta itself near softmax, theta - 1 / e elsewhere; theta is not below 0.
+    Floats origin = start(longest), theta_low = near_softmax() ? Floats{} : -inverse, theta_high = all(INF), off{};
     for (int step = 0; step < ENTMAX_STEPS; ++step) {
       Floats mass{}, slope{}, bend{};
       const auto add = [&](auto near) {
