@@ -21,6 +21,9 @@ constexpr float THIRD = 1.0f / 3, SIXTH = 1.0f / 6;
 constexpr float NEAR = 0.1f;
 constexpr float STEEP = 0.65f;
 
+// e = alpha - 1, and never a division by zero.
+double excess_of(double alpha) { return std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1; }
+
 // ---- One row a time: its probabilities into `out`, and whether their sum is one ----
 
 template <class S>
@@ -101,7 +104,7 @@ void gradient_row(const S* p, const S* grad, S* out, int64_t keys, bool sparsema
 template <class S>
 void exact_row(const Floats* row, S* out, int64_t keys, double alpha) {
   const float* w = reinterpret_cast<const float*>(row);
-  const double eps = std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1;
+  const double eps = excess_of(alpha);
   std::vector<double> near;
   std::vector<int64_t> at;
   for (int64_t i = 0; i < keys; ++i) {
@@ -180,7 +183,7 @@ struct Entmax {
 
   // The keys of a row within 1 / e of what theta is at least: below, p is zero.
   void pick(int64_t lane, const Floats* w, int64_t blocks, double alpha) {
-    const double excess = std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1;
+    const double excess = excess_of(alpha);
     const float least = excess < 1 ? least_theta(w, blocks, excess < 0.5) : 0;
     const float cut = excess > 0 ? static_cast<float>(std::max(least - 1 / excess, -3e38)) : -3e38f;
     float* value = reinterpret_cast<float*>(picked.value.data());
@@ -316,7 +319,7 @@ struct EntmaxGradient {
 
   template <class S>
   void pick(int64_t lane, const S* p, const S* grad, int64_t keys, double alpha) {
-    const double excess = std::abs(alpha - 1) < 1e-12 ? 1e-12 : alpha - 1;
+    const double excess = excess_of(alpha);
     float* value = reinterpret_cast<float*>(picked.value.data());
     float* pull = reinterpret_cast<float*>(picked.second.data());
     picked.pick(
@@ -376,10 +379,8 @@ template <class S>
 void entmax(const S* scores, S* out, const int64_t* sizes, int64_t dims, const bool* keep, const int64_t* keep_strides,
             const float* scale, const int64_t* scale_strides, const double* alpha, const int64_t* alpha_strides,
             int threads) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d < dims; ++d) rows *= sizes[d];
   const int64_t keys = sizes[dims], blocks = (keys + LANES - 1) / LANES, step = keep_strides[dims];
-  in_parts(rows, threads, [&](int64_t first, int64_t end) {
+  in_parts(sizes, dims, threads, [&](int64_t first, int64_t end) {
     // one row of w for each lane: those that come out wrong are solved again
     std::vector<Floats> kept_rows(blocks * LANES);
     Entmax group(blocks * LANES);
@@ -427,10 +428,8 @@ template <class S>
 void entmax_gradient(const S* p, const S* grad, S* out, float* pull, const int64_t* sizes, int64_t dims,
                      const float* scale, const int64_t* scale_strides, const double* alpha,
                      const int64_t* alpha_strides, int threads) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d < dims; ++d) rows *= sizes[d];
   const int64_t keys = sizes[dims];
-  in_parts(rows, threads, [&](int64_t first, int64_t end) {
+  in_parts(sizes, dims, threads, [&](int64_t first, int64_t end) {
     EntmaxGradient group(keys);
     Walk<2> walk{sizes, dims, {}, {{scale_strides}, {alpha_strides}}};
     walk.start(first);

@@ -52,10 +52,8 @@ void denoise(const float* z, float* y, int32_t* label, int64_t n, double tv) {
 template <class Label>
 void fuse_runs(const float* z, float* y, Label* label, const int64_t* sizes, int64_t dims, const bool* keep,
                const int64_t* keep_strides, double tv, int threads) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d < dims; ++d) rows *= sizes[d];
   const int64_t keys = sizes[dims], step = keep_strides[dims];
-  in_parts(rows, threads, [&](int64_t first, int64_t end) {
+  in_parts(sizes, dims, threads, [&](int64_t first, int64_t end) {
     std::vector<float> packed(keys), denoised(keys);
     std::vector<int32_t> run(keys);
     Walk<1> walk{sizes, dims, {}, {{keep_strides}}};
@@ -87,10 +85,8 @@ void fuse_runs(const float* z, float* y, Label* label, const int64_t* sizes, int
 template <class Label>
 void run_means(const float* grad, const Label* label, float* out, const int64_t* sizes, int64_t dims, const bool* keep,
                const int64_t* keep_strides, int threads) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d < dims; ++d) rows *= sizes[d];
   const int64_t keys = sizes[dims], step = keep_strides[dims];
-  in_parts(rows, threads, [&](int64_t first, int64_t end) {
+  in_parts(sizes, dims, threads, [&](int64_t first, int64_t end) {
     Walk<1> walk{sizes, dims, {}, {{keep_strides}}};
     walk.start(first);
     for (int64_t row = first; row < end; ++row, walk.next()) {

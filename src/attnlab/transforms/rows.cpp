@@ -249,8 +249,11 @@ void fill_row(S* out, int64_t keys, float x) {
   for (int64_t i = 0; i < keys; ++i) store_one(out + i, x);
 }
 
+// work(first, end) for as many shares of the rows of scores (..., K) as there are threads.
 template <class Work>
-void in_parts(int64_t rows, int threads, Work work) {
+void in_parts(const int64_t* sizes, int64_t dims, int threads, Work work) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d < dims; ++d) rows *= sizes[d];
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int part = 0; part < threads; ++part) work(rows * part / threads, rows * (part + 1) / threads);
 }
