@@ -127,7 +127,7 @@ class _Entmax15(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (probabilities,) = ctx.saved_tensors
         grad = grads[0]
-        if not torch.is_grad_enabled() and runs_native(probabilities):
+        if runs_native(probabilities):
             one, alpha = one_value_a_row(1.0, grad), one_value_a_row(1.5, grad)
             return entmax_rows_gradient(probabilities, grad, alpha, one, False)[0], None
         return _backward15(probabilities, grad), None
@@ -150,7 +150,7 @@ class _Entmax(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
         probabilities, alpha = ctx.saved_tensors
         grad, learned = grads[0], ctx.needs_input_grad[2]
-        if not torch.is_grad_enabled() and runs_native(probabilities):
+        if runs_native(probabilities):
             grad_scores, pull = entmax_rows_gradient(probabilities, grad, alpha, one_value_a_row(1.0, grad), learned)
             pull = pull if learned else None
         else:

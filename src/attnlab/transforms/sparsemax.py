@@ -68,7 +68,7 @@ class _Projection(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
         probabilities, scale = ctx.saved_tensors
         grad_scores = grad_scale = None
-        if ctx.needs_input_grad[0] and not torch.is_grad_enabled() and runs_native(probabilities):
+        if ctx.needs_input_grad[0] and runs_native(probabilities):
             two = torch.full_like(scale, 2.0)
             grad_scores = entmax_rows_gradient(probabilities, grads[0], two, scale, False)[0]
         elif ctx.needs_input_grad[0]:
