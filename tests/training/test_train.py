@@ -3,11 +3,14 @@
 import csv
 import json
 import math
+import resource
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import Callback
 from sklearn.metrics import accuracy_score
 from transformers import AutoTokenizer
 
@@ -104,26 +107,69 @@ def test_a_resumed_run_ends_where_an_unbroken_one_ends(make_config, tmp_path):
 
 
 def test_the_last_checkpoint_is_that_of_the_last_epoch_even_when_no_epoch_was_better(make_config, tmp_path):
-    result = train(make_config("optim.lr=1e-12", "trainer.max_epochs=3"), tmp_path / "run")
+    folder = tmp_path / "run"
+    config = make_config("optim.lr=1e-12", "trainer.max_epochs=4")
+    train_until(3, config, folder)
     epochs = {
-        name: torch.load(result.run_dir / f"checkpoints/{name}.ckpt", weights_only=True)["epoch"]
-        for name in ("best", "previous", "last")
+        path.stem: torch.load(path, weights_only=True)["epoch"] for path in (folder / "checkpoints").glob("*.ckpt")
     }
     assert epochs == {"best": 0, "previous": 1, "last": 2}
+    train(config, folder)
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+def test_a_best_epoch_that_is_the_last_one_is_on_disk_once(make_config, tmp_path):
+    folder = train(make_config("trainer.max_epochs=1"), tmp_path / "run").run_dir
+    assert (folder / "checkpoints/best.ckpt").samefile(folder / "checkpoints/last.ckpt")
 
 
 def test_a_checkpoint_cut_in_half_falls_back_to_the_one_before_and_says_so(make_config, tmp_path, caplog):
     folder = tmp_path / "run"
-    train(make_config("trainer.max_epochs=3"), folder)
+    config = make_config("optim.lr=1e-12", "trainer.max_epochs=4", f"resume={folder}")
     caplog.set_level("INFO", logger="attnlab")
+    train_until(3, config, folder)
     for name, fallback in (("last", "previous.ckpt (after epoch 2)"), ("best", "last.ckpt")):
         path = folder / "checkpoints" / f"{name}.ckpt"
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         caplog.clear()
-        train(make_config("trainer.max_epochs=3", f"resume={folder}"), folder)
+        train(config, folder)
         assert f"{name}.ckpt is damaged" in caplog.text
         assert fallback in caplog.text
         assert read_status(folder) == "done"
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused_before_training(make_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
+    with pytest.raises(UserError, match=r"has 1 MB free, and this run writes up to \d+ MB.*hydra\.run\.dir"):
+        train(make_config(), tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("*.ckpt*"))
+
+
+def test_a_checkpoint_that_cannot_be_written_keeps_those_before_and_says_how_to_go_on(make_config, tmp_path):
+    folder = tmp_path / "run"
+    config = make_config("trainer.max_epochs=3")
+    whole = train(config, tmp_path / "whole")
+    written = (tmp_path / "whole/checkpoints/last.ckpt").stat().st_size
+
+    with pytest.raises(UserError, match=r"writing into .* failed .* go on with resume="):
+        train(config, folder, callbacks=[_FilesNoLargerThan(written // 2, from_epoch=2)])
+    assert read_status(folder) == "failed"
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert_same_weights(whole, train({**config, "resume": str(folder)}, folder))
+
+
+class _FilesNoLargerThan(Callback):
+    """From an epoch's start to the run's end, the system refuses to let a file grow further."""
+
+    def __init__(self, size: int, *, from_epoch: int) -> None:
+        self.size, self.epoch = size, from_epoch
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        if trainer.current_epoch == self.epoch:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.RLIM_INFINITY))
+
+    def on_exception(self, trainer, pl_module, exception):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def test_a_moved_run_goes_on_with_its_own_checkpoints_and_best_score(make_config, tmp_path):

@@ -34,8 +34,12 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill, never meets half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

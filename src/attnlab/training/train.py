@@ -28,7 +28,16 @@ from ..masks.spec import MaskSpec, check_shape
 from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
 from .callbacks import EpochLines, Meter, ProgressBar, build_early_stopping
-from .checkpoints import WholeCheckpointIO, build_checkpoints, checkpoint_to_keep, checkpoint_to_resume
+from .checkpoints import (
+    WholeCheckpointIO,
+    build_checkpoints,
+    checkpoint_to_keep,
+    checkpoint_to_resume,
+    disk_is_full,
+    drop_spare,
+    require_space,
+    write_failed,
+)
 from .density import DensityControl, SparsitySpec
 from .launch import RunFolderDDP, process_group_cleared
 from .loggers import build_loggers, finish_wandb
@@ -100,7 +109,10 @@ def train(
         raise
     except BaseException as error:
         if first:
-            write_status(folder, "failed", f"{type(error).__name__}: {error}")
+            with suppress(OSError):  # a full disk may not take it
+                write_status(folder, "failed", f"{type(error).__name__}: {error}")
+        if disk_is_full(error):
+            raise write_failed(folder, error) from error
         raise
     finally:
         if first:
@@ -172,6 +184,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     if settings["mask"]["name"] == "file":
         fill_mask(model, settings["mask"]["path"])
     _note_ignored(settings)
+    require_space(folder, model)
 
     resumed = (folder / "metrics.csv").is_file()
     checkpoint = checkpoint_to_resume(folder)
@@ -238,6 +251,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         attention = attention.with_dial(density.dial.key, density.dials())
         model.config.attnlab = attention.to_dict()
     if trainer.is_global_zero:
+        drop_spare(folder)
         save_model(model, tokenizer, folder / "model")
         for split, rows in module.rows.items():
             if rows:
