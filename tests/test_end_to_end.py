@@ -113,7 +113,7 @@ def test_a_fresh_process_loads_the_model_with_its_attention(embedded):
 @pytest.mark.parametrize("task", ["sst2", "cola", "mrpc", "rte", "stsb"])
 def test_every_task_runs_on_the_public_files(task, shared_data, tmp_path):
     done = attnlab_command(
-        "train", f"task={task}", "attn=entmax15", "trainer.fast=true", "logger=csv", *QUIET,
+        "train", f"task={task}", "attn=entmax15", "trainer.fast=true", "data.limit=64", "logger=csv", *QUIET,
         cwd=tmp_path, ATTNLAB_DATA=str(shared_data),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@
 // A row of scores is read as w = scale * (z - max z), -inf at masked keys.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
