@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "attnlab"
 
-LEAVES = {"errors"}
+LEAVES = {"errors", "files"}
 TENSORS = {"transforms", "masks"}
 MODEL = {"attention"}
 LEARNING = {"data", "tasks", "training"}
@@ -16,6 +16,7 @@ READING = {"analysis", "report"}
 
 MAY_IMPORT = {
     "errors": set(),
+    "files": set(),
     "data": LEAVES,
     "transforms": LEAVES,
     "masks": LEAVES,

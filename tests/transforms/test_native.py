@@ -213,6 +213,12 @@ def test_a_mask_that_is_not_bool_is_refused(machine):
         F.sparsemax(scores(2, 3, 4), keep=torch.tensor([1, 0, 1, 1]))
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 3, 4), (5,)])
+def test_a_mask_that_does_not_fit_the_scores_is_refused_with_both_shapes(machine, shape):
+    with pytest.raises(ValueError, match=r"keep of shape \(.*\) does not broadcast to scores of shape \(2, 3, 4\)"):
+        F.sparsemax(scores(2, 3, 4), keep=torch.ones(shape, dtype=torch.bool))
+
+
 def test_the_cache_can_be_shared_by_machines_of_different_kinds(monkeypatch):
     seen = set()
     monkeypatch.setattr("torch._inductor.codecache.CppCodeCache.load", lambda source, **_: seen.add(source))

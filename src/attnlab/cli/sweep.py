@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab.errors import UserError
+from attnlab.files import shown
 
 
 @dataclass(kw_only=True)
@@ -47,14 +48,14 @@ def print_table(jobs: Sequence[Job], total: int, fixed: Sequence[str], console: 
     """Every job in one row, then each failure in one line."""
     root = jobs[0].folder.parent if jobs else Path()
     done = sum(job.status == "done" for job in jobs)
-    table = Table(title=f"{done} of {total} jobs done, in {_short(root)}", title_justify="left")
+    table = Table(title=f"{done} of {total} jobs done, in {shown(root)}", title_justify="left")
     table.add_column("#", justify="right")
     for name in ("job", "status", "metric", "folder"):
         table.add_column(name, overflow="fold")
     styles = {"done": "green", "failed": "red"}
     for number, job in enumerate(jobs, start=1):
         status = f"[{styles.get(job.status, 'yellow')}]{job.status}[/]"
-        folder = job.folder.name if job.folder.parent == root else str(_short(job.folder))
+        folder = job.folder.name if job.folder.parent == root else str(shown(job.folder))
         table.add_row(str(number), job.label(fixed), status, job.metric, folder)
     console.print()
     console.print(table, highlight=False)
@@ -79,7 +80,7 @@ def show_density(root: Path, jobs: Sequence[Job], fixed: Sequence[str], console:
     if not files:
         console.print("no plot of score against density: fewer than two jobs came to an end", highlight=False)
     for file in files:
-        console.print(f"plot {_short(file)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"plot {shown(file)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_masks(root: Path, console: Console) -> None:
@@ -96,7 +97,3 @@ def show_glue(jobs: Sequence[Job], fixed: Sequence[str], console: Console) -> No
     for setting, average in sweep_averages(jobs, fixed).items():
         line = f"{setting}: {average}" if setting else str(average)
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

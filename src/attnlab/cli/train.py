@@ -23,6 +23,7 @@ from attnlab.cli.reference import reference_config, softmax_references, sweeps_d
 from attnlab.cli.resume import require_run, resume_target, resumed_config
 from attnlab.cli.sweep import Job, print_table, report_failure, show_density, show_glue, show_masks, write_table
 from attnlab.errors import UserError, closest
+from attnlab.files import shown
 
 MULTIRUN = ("-m", "--multirun")
 
@@ -257,5 +258,4 @@ def _resume(folder: Path, words: Sequence[str], *, multirun: bool) -> int:
 
 
 def _say_how_to_resume(folder: Path) -> None:
-    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    print(f"interrupted; to go on: python train.py resume={shown}", file=sys.stderr)
+    print(f"interrupted; to go on: python train.py resume={shown(folder)}", file=sys.stderr)

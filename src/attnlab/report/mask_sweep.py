@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..files import shown
 from .mask_plot import Dot, masks_figure
 from .mask_runs import MaskRow, MaskRun, finished_runs, mask_rows, over_none, tasks_of
 from .plots import save_figure
@@ -55,8 +56,7 @@ def show_masks(root: Path, console: Console) -> None:
     console.print()
     console.print(masks_table(runs, console), highlight=False)
     for file in save_masks(root, runs):
-        shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-        console.print(f"masks {shown}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"masks {shown(file)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _published_learned(runs: Sequence[MaskRun]) -> list[Published]:

@@ -17,8 +17,9 @@ from statistics import fmean, stdev
 from typing import Protocol
 
 from ..errors import UserError
+from ..files import write_whole
 from ..tasks.spec import TaskSpec
-from ..training.run_folder import read_config, read_metrics, write_whole
+from ..training.run_folder import read_config, read_metrics
 from .plots import save_figure
 from .tradeoff import Picture, Point, tradeoff_figure
 

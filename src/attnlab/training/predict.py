@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,6 +14,7 @@ from ..data.given import Rows, given_rows
 from ..data.load import load_unlabelled
 from ..data.spec import DataSpec
 from ..errors import UserError
+from ..files import whole
 from ..tasks.glue import HEADER, TEST_FILES, GlueFile, official_file, unlike_the_test_set
 from ..tasks.heads import Answer
 from ..tasks.squad import write_squad_json
@@ -112,7 +113,7 @@ def _write(run: Finished, answered: Answers, output: TextIO | Path, format: str)
         assert isinstance(output, Path)
         return _write_squad(run, answered, output)
     count = 0
-    with whole(output) as out:
+    with whole(output) if isinstance(output, Path) else nullcontext(output) as out:
         for rows, answers in answered:
             for i, answer in enumerate(answers):
                 name = {"id": rows["id"][i]} | ({"key": rows["key"][i]} if "key" in rows else {})
@@ -147,18 +148,3 @@ def _write_squad(run: Finished, answered: Answers, output: Path) -> int:
 def null_odds_beside(output: Path) -> Path:
     """Where the null odds go that belong to a file of SQuAD's answers."""
     return output.with_name(f"{output.stem}_null_odds.json")
-
-
-@contextmanager
-def whole(output: TextIO | Path) -> Iterator[TextIO]:
-    """The stream itself, or a draft that takes the file's place only when all of it is written."""
-    if not isinstance(output, Path):
-        yield output
-        return
-    draft = output.with_name(f".{output.name}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8") as stream:
-            yield stream
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)

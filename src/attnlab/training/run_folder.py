@@ -23,23 +23,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ..errors import UserError
+from ..files import whole, write_whole
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "datasets", "torchmetrics", "hydra-core")
 # Keys that say how a run is carried out; two runs that differ only in them are the same experiment.
 NOT_THE_EXPERIMENT = ("resume", "logger", "data.root", "data.workers", "trainer.progress_bar", "trainer.devices")
 UNFINISHED = ("running", "failed", "interrupted")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a kill, never meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -57,7 +46,8 @@ def _finite(value: Any) -> Any:
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """JSON lines, one row a line."""
-    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    with whole(path) as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def plain(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Any
 
 from ..data.spec import DataSpec
 from ..errors import UserError
+from ..files import shown, whole
 from ..tasks.glue import FILES, GlueFile, majority, unlike_the_test_set
 from ..tasks.spec import TaskSpec
 from .finished import OF_ONE_TASK, open_run
-from .predict import glue_test_set, whole, write_glue
+from .predict import glue_test_set, write_glue
 from .run_folder import read_config, read_metrics, read_status
 
 log = logging.getLogger("attnlab")
@@ -57,7 +58,7 @@ def submit(
     for task, run in best.items():
         count = len(found[task])
         chosen = f", the best of {count} runs" if count > 1 else ""
-        log.info("%s: %s (val %s %.4f%s)", task, _short(run.folder), run.metric, run.score, chosen)
+        log.info("%s: %s (val %s %.4f%s)", task, shown(run.folder), run.metric, run.score, chosen)
     with tempfile.TemporaryDirectory(prefix=".glue-", dir=output.parent) as scratch:
         for file in FILES:
             _write(file, Path(scratch) / file.name, best.get(file.trained), tasks, data)
@@ -84,7 +85,7 @@ def candidates(folders: Sequence[Path]) -> dict[str, list[Candidate]]:
             continue
         short = settings["data"].get("limit") or settings["trainer"].get("fast") or settings["data"].get("train")
         if short:
-            log.info("%s: %s left out: not trained on all of the task's own data", task, _short(folder))
+            log.info("%s: %s left out: not trained on all of the task's own data", task, shown(folder))
             continue
         metric = TaskSpec.from_config(config, ()).metrics[0]
         score = read_metrics(folder).get("val", {}).get(metric)
@@ -142,7 +143,3 @@ def _write(
         return
     count = write_glue(open_run(run.folder, task=tasks[file.task], data=data), file, path)
     log.info("%s: %s rows", file.name, f"{count:,}")
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

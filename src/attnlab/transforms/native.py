@@ -101,7 +101,14 @@ def _keep(keep: Tensor | None, scores: Tensor) -> tuple[ctypes.c_void_p, ctypes.
         raise ValueError(
             f"keep must be a bool tensor, True = may be attended, on {scores.device}, not {keep.dtype} on {keep.device}"
         )
-    return _address(keep), _integers([0] * scores.dim() if keep is None else keep.expand(scores.shape).stride())
+    if keep is None:
+        return _address(None), _integers([0] * scores.dim())
+    try:
+        strides = keep.expand(scores.shape).stride()
+    except RuntimeError as error:
+        shapes = f"keep of shape {tuple(keep.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
+        raise ValueError(shapes) from error
+    return _address(keep), _integers(strides)
 
 
 def _threads(scores: Tensor) -> int:
