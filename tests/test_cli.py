@@ -1,5 +1,6 @@
 """The command line as a user meets it, short of training: words, messages, exit codes."""
 
+import errno
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.cli.choices import group_choices
+from attnlab.cli.entry import main
 from attnlab.cli.from_run import _lines
 from attnlab.cli.overrides import MAX_FOLDER_NAME, check, check_jobs, job_folder
 from attnlab.cli.reference import reference_config, softmax_references
@@ -90,6 +92,17 @@ def test_the_script_the_module_and_the_command_are_the_same(tmp_path: Path) -> N
     script = [sys.executable, str(ROOT / "train.py"), *words]
     by_script = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert by_script.stdout == by_module != ""
+
+
+def test_a_full_disk_is_told_in_a_line(monkeypatch, capsys) -> None:
+    def full(words: list[str]) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scores.jsonl")
+
+    monkeypatch.setattr("attnlab.cli.entry.dispatch", full)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "error: No space left on device: scores.jsonl: make room and repeat\n"
 
 
 def test_no_torch_before_the_words_are_known_to_be_good(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Files written whole or not at all, and paths as a user would type them."""
+"""Files written whole or not at all, disks that are full, and paths as a user would type them."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +14,26 @@ def whole(path: Path) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with draft.open("w", encoding="utf-8") as stream:
+        with draft.open("w", encoding="utf-8", newline="") as stream:
             yield stream
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A text file, by way of `whole`."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file, by way of `whole`."""
     with whole(path) as out:
-        out.write(text)
+        if isinstance(content, bytes):
+            out.buffer.write(content)
+        else:
+            out.write(content)
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether that is what `error` says; safetensors says it in words only."""
+    known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return known or os.strerror(errno.ENOSPC) in str(error)
 
 
 def shown(path: Path) -> Path:

@@ -1,10 +1,13 @@
 """One run from config to folder, on real sentences with a tiny model: what it leaves, and that it can be trusted."""
 
 import csv
+import errno
 import json
 import math
+import os
 import resource
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,21 +148,8 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_before_training(make_co
     assert not list((tmp_path / "run").rglob("*.ckpt*"))
 
 
-def test_a_checkpoint_that_cannot_be_written_keeps_those_before_and_says_how_to_go_on(make_config, tmp_path):
-    folder = tmp_path / "run"
-    config = make_config("trainer.max_epochs=3")
-    whole = train(config, tmp_path / "whole")
-    written = (tmp_path / "whole/checkpoints/last.ckpt").stat().st_size
-
-    with pytest.raises(UserError, match=r"writing into .* failed .* go on with resume="):
-        train(config, folder, callbacks=[_FilesNoLargerThan(written // 2, from_epoch=2)])
-    assert read_status(folder) == "failed"
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
-    assert_same_weights(whole, train({**config, "resume": str(folder)}, folder))
-
-
-class _FilesNoLargerThan(Callback):
-    """From an epoch's start to the run's end, the system refuses to let a file grow further."""
+class NoLargerFiles(Callback):
+    """From an epoch's start to the run's end, the system refuses to let a file grow over a size."""
 
     def __init__(self, size: int, *, from_epoch: int) -> None:
         self.size, self.epoch = size, from_epoch
@@ -170,6 +160,57 @@ class _FilesNoLargerThan(Callback):
 
     def on_exception(self, trainer, pl_module, exception):
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_a_checkpoint_that_cannot_be_written_keeps_those_before_and_says_how_to_go_on(make_config, tmp_path):
+    folder = tmp_path / "run"
+    config = make_config("trainer.max_epochs=3")
+    whole = train(config, tmp_path / "whole")
+    written = (tmp_path / "whole/checkpoints/last.ckpt").stat().st_size
+
+    with pytest.raises(UserError, match=r"writing into .* failed: File too large.* go on with resume="):
+        train(config, folder, callbacks=[NoLargerFiles(written // 2, from_epoch=2)])
+    assert read_status(folder) == "failed"
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert_same_weights(whole, train({**config, "resume": str(folder)}, folder))
+
+
+def test_the_checkpoint_gone_on_from_stays_until_another_is_whole(make_config, tmp_path):
+    folder = tmp_path / "run"
+    config = make_config("optim.lr=1e-12", "trainer.max_epochs=4", f"resume={folder}")
+    train_until(3, config, folder)
+    checkpoints = folder / "checkpoints"
+    written = (checkpoints / "last.ckpt").stat().st_size
+    (checkpoints / "last.ckpt").write_bytes(b"cut")
+    (checkpoints / ".best.ckpt.tmp").write_bytes(b"of a killed process")
+    with pytest.raises(UserError, match="writing into"):
+        train(config, folder, callbacks=[NoLargerFiles(written // 2, from_epoch=2)])
+    assert {path.name for path in checkpoints.iterdir()} == {"best.ckpt", "previous.ckpt"}
+    assert torch.load(checkpoints / "previous.ckpt", weights_only=True)["epoch"] == 1
+    train(config, folder)
+    assert {path.name for path in checkpoints.iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+def test_a_disk_that_is_full_after_training_costs_nothing_when_resumed(make_config, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    config = make_config()
+    whole = train(config, tmp_path / "whole")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[train.__module__], "save_model", full)
+        with pytest.raises(UserError, match=r"failed: No space left on device.* has .* free: make room"):
+            train(config, folder)
+    assert read_status(folder) == "failed"
+    resumed = train({**config, "resume": str(folder)}, folder)
+    assert_same_weights(whole, resumed)
+    assert resumed.metrics["test"] == whole.metrics["test"]
+    tables = [list(csv.DictReader((run / "metrics.csv").open())) for run in (tmp_path / "whole", folder)]
+    assert [(row["step"], row["test/accuracy"]) for row in tables[0]] == [
+        (row["step"], row["test/accuracy"]) for row in tables[1]
+    ]
 
 
 def test_a_moved_run_goes_on_with_its_own_checkpoints_and_best_score(make_config, tmp_path):

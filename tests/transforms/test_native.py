@@ -1,5 +1,6 @@
 """The kernels in C++ against float64 and the same formulas in PyTorch, on the instruction sets that users have."""
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -66,6 +67,7 @@ def test_each_head_has_its_own_alpha_and_its_gradient(machine):
 def test_hardly_any_row_is_left_to_float64(machine, alpha, keys):
     z = scores(8, 4, 64, keys)
     exact_rows = native._library().attnlab_exact_rows
+    exact_rows.restype = ctypes.c_int64
     before = exact_rows()
     F.entmax(z, alpha=torch.full((4, 1, 1), alpha))
     # above 2 the root's slope grows without bound at the threshold, and rounding shows

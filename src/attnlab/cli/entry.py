@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from attnlab.errors import UserError, closest
+from attnlab.files import disk_is_full
 
 COMMANDS = ("train", "evaluate", "predict", "submission", "export", "bench")
 
@@ -22,6 +23,12 @@ def main() -> None:
         # the reader (head, less) went away; without this the interpreter complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        if not disk_is_full(error):
+            raise
+        of = f": {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror}{of}: make room and repeat", file=sys.stderr)
+        code = 2
     raise SystemExit(code)
 
 

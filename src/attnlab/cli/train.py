@@ -102,7 +102,10 @@ def _sweep(flags: Sequence[str], words: Sequence[str], plan: Plan) -> int:
         if job.error is not None:
             report_failure(job, errors)
             _let_go(job.error)
-        write_table(root, jobs, fixed)
+        try:
+            write_table(root, jobs, fixed)
+        except OSError as error:  # the next job writes it again
+            console.print(f"note: sweep.csv could not be written: {error.strerror}", highlight=False)
         if job.status == "interrupted":
             raise KeyboardInterrupt
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ..analysis.probes import Probe
+from ..files import write_whole
 from .colours import ACCENT, INK, MUTED, attention_colours
 from .heatmaps import attention_figure, dial_figure, learned_keys
 
@@ -150,8 +151,7 @@ def save_plots(
 
 def save_figure(figure: Figure, path: Path, *, most_bytes: int = MOST_BYTES) -> Path:
     """Write a PNG of at most `most_bytes`; see `png`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png(figure, most_bytes=most_bytes))
+    write_whole(path, png(figure, most_bytes=most_bytes))
     return path
 
 

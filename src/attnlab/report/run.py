@@ -17,7 +17,7 @@ from ..attention.dials import dial_metrics
 from ..attention.masking import encoder_mask
 from ..training import TrainResult
 from ..training import train as train_only
-from ..training.run_folder import write_json
+from ..training.run_folder import full_disk_told, write_json
 from .heatmaps import attention_figure, dial_figure, learned_keys
 from .mask_figure import save_importance
 from .plots import save_plots
@@ -55,15 +55,12 @@ def train(config: DictConfig | Mapping[str, Any], run_dir: Path | str | None = N
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model = load(folder)
     probes = probe_attention(model, tokenizer, SHOWN)
-    save_plots(
-        folder,
-        result.metrics.get("attention", {}),
-        probes,
-        unigram=result.metrics.get("val", {}).get("unigram_perplexity"),
-    )
+    unigram = result.metrics.get("val", {}).get("unigram_perplexity")
     held = encoder_mask(model)
-    if held is not None and held.learned is not None:
-        result.metrics["mask"] = result.metrics.get("mask", {}) | save_importance(folder, held)
-        write_json(folder / "metrics.json", result.metrics)
+    with full_disk_told(folder):
+        save_plots(folder, result.metrics.get("attention", {}), probes, unigram=unigram)
+        if held is not None and held.learned is not None:
+            result.metrics["mask"] = result.metrics.get("mask", {}) | save_importance(folder, held)
+            write_json(folder / "metrics.json", result.metrics)
     print_run_summary(folder, result.metrics, mask=held.spec.name if held is not None else None)
     return result

@@ -5,11 +5,11 @@ checkpoints/last.ckpt       last finished epoch; the same file on disk as best.c
 checkpoints/previous.ckpt   the one before it, while training runs
 """
 
-import errno
 import logging
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,17 @@ from typing import Any
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from safetensors import SafetensorError
 from torch import nn
 
 from ..errors import UserError
 from ..tasks.spec import TaskSpec
+from .run_folder import size, write_failed
 from .waiting import OnceArrived, Steering
 
 log = logging.getLogger("attnlab")
+
+BEST, LAST = "best.ckpt", "last.ckpt"
+DRAFT = ".{}.tmp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,81 +63,87 @@ def checkpoint_to_keep(folder: Path) -> Checkpoint | None:
     return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
 
-def require_space(folder: Path, model: nn.Module) -> None:
-    """Refuse to train `model` where its checkpoints do not fit: three at once, with AdamW's two moments.
+def clear_drafts(folder: Path) -> None:
+    """Take away what a killed process left half written."""
+    for draft in (folder / "checkpoints").glob(DRAFT.format("*.ckpt")):
+        draft.unlink()
+
+
+def require_space(folder: Path, model: nn.Module, epochs: int) -> None:
+    """Refuse to train `model` for so many epochs where the checkpoints, with AdamW's two moments, do not fit.
 
     Raises UserError with what is needed and what is free.
     """
     held = sum(p.numel() * p.element_size() for p in model.parameters())
-    moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    one = held + 2 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     there = {file.stat().st_ino: file.stat().st_size for file in (folder / "checkpoints").glob("*.ckpt")}
-    needed = 3 * (held + moments) - sum(there.values())
+    needed = max(min(epochs, 3) * one, min(epochs, 2) * one + held) - sum(there.values())
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"the disk of {folder} has {_size(free)} free, and this run writes up to {_size(needed)} of checkpoints: "
-            "free some, or write elsewhere with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER with -m)"
+            f"the disk of {folder} has {size(free)} free, and this run writes up to {size(needed)}: free some, or "
+            "write elsewhere with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER with -m)"
         )
 
 
-def disk_is_full(error: BaseException) -> bool:
-    """Whether that is what `error` says; safetensors says it in words only."""
-    if isinstance(error, SafetensorError):
-        return os.strerror(errno.ENOSPC) in str(error)
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def write_failed(folder: Path, error: BaseException) -> UserError:
-    """What to tell the user when writing into the run folder failed."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return UserError(
-        f"writing into {folder} failed ({reason}); its disk has {_size(shutil.disk_usage(folder).free)} free. "
-        f"The checkpoints of finished epochs are whole: make room, then go on with resume={folder}"
-    )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
-
-
-def drop_spare(folder: Path) -> None:
+def drop_spare(checkpoints: Path) -> None:
     """A finished run needs no previous.ckpt."""
-    (folder / "checkpoints" / "previous.ckpt").unlink(missing_ok=True)
+    (checkpoints / "previous.ckpt").unlink(missing_ok=True)
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place and moves it there, so that a kill leaves the old one whole.
 
-    The last.ckpt of the epoch before stays as previous.ckpt. Never more than three files are on disk.
+    The last.ckpt of the epoch before stays as previous.ckpt. No more than three files are on disk, best.ckpt and
+    last.ckpt being two names of one where they can be.
+
+    last_is_whole: whether the run goes on from last.ckpt, rather than from another because that one is damaged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, last_is_whole: bool) -> None:
+        self._last_is_whole = last_is_whole
         self._best: int | None = None  # the step that best.ckpt was written at
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         final = Path(path)
-        last = final.name == "last.ckpt"
-        draft = final.with_name(f".{final.name}.tmp")
-        draft.unlink(missing_ok=True)  # of a killed process
-        if not (last and self._best == checkpoint["global_step"] and _linked(final.with_name("best.ckpt"), draft)):
-            drop_spare(final.parent.parent)  # last.ckpt has been whole for an epoch
-            try:
-                final.parent.mkdir(parents=True, exist_ok=True)
-                torch.save(checkpoint, draft)  # Lightning's own holds it in memory first, then writes it to /tmp
-            except BaseException as error:
-                draft.unlink(missing_ok=True)  # what was written of it may be all that fills the disk
-                if isinstance(error, OSError | RuntimeError):  # RuntimeError: how torch.save reports a full disk
-                    raise write_failed(final.parent.parent, error) from error
-                raise
-        if last and final.exists():
-            final.replace(final.with_name("previous.ckpt"))
+        last = final.with_name(LAST)
+        draft = final.with_name(DRAFT.format(final.name))
+        if not (final == last and self._best == checkpoint["global_step"] and _link(final.with_name(BEST), draft)):
+            if self._last_is_whole:
+                drop_spare(final.parent)
+            else:
+                last.unlink(missing_ok=True)
+            _write(checkpoint, draft)
+        if final == last:
+            if self._last_is_whole:
+                last.replace(last.with_name("previous.ckpt"))
+            self._last_is_whole = True
         draft.replace(final)
-        if final.name == "best.ckpt":
+        if final.name == BEST:
             self._best = checkpoint["global_step"]
 
 
-def _linked(source: Path, target: Path) -> bool:
-    """Whether `target` could be made another name of the file `source`."""
+def _write(checkpoint: dict[str, Any], draft: Path) -> None:
+    """Straight to the disk: Lightning's own holds the whole file in memory first, then writes it to /tmp."""
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with draft.open("wb") as stream:
+            torch.save(checkpoint, stream)
+    except BaseException as error:
+        with suppress(OSError):
+            os.truncate(draft, 0)  # the error still holds it open, and it may be all that fills the disk
+            draft.unlink()
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__  # torch.save hides it behind an error of its own
+        if cause is not None:
+            raise write_failed(draft.parent.parent, cause) from error
+        raise
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Make `target` another name of the file `source`; whether that could be done."""
+    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -17,6 +18,7 @@ from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from requests.utils import get_netrc_auth
 
 from ..errors import UserError
+from ..files import whole
 
 _opened: set[str] = set()  # ids of the W&B runs that are ours to finish
 
@@ -24,7 +26,7 @@ _opened: set[str] = set()  # ids of the W&B runs that are ours to finish
 class _GrowingWriter(ExperimentWriter):
     """Goes on with the metrics.csv of an earlier session instead of deleting it; writes no hparams.yaml.
 
-    Rows after `last_step`, the step of the checkpoint gone on from, are dropped: they come again.
+    Rows after `last_step`, the step of the checkpoint gone on from, and those of tests are dropped: they come again.
     """
 
     def __init__(self, log_dir: str, last_step: int) -> None:
@@ -39,7 +41,16 @@ class _GrowingWriter(ExperimentWriter):
             reader = csv.DictReader(file)
             self.metrics_keys = list(reader.fieldnames or [])
             rows = [row for row in reader if (row.get("step") or "").isdigit() and int(row["step"]) <= self.last_step]
-        with path.open("w", newline="", encoding="utf-8") as file:
+        tests = [key for key in self.metrics_keys if key.startswith("test/")]
+        self._write([row for row in rows if not any(row[key] for key in tests)])
+
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        with Path(self.metrics_file_path).open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self._write(rows)
+
+    def _write(self, rows: list[dict[str, str]]) -> None:
+        with whole(Path(self.metrics_file_path)) as file:
             writer = csv.DictWriter(file, fieldnames=self.metrics_keys)
             writer.writeheader()
             writer.writerows(rows)
@@ -122,4 +133,5 @@ def finish_wandb(*, failed: bool) -> None:
     """Close the W&B run of this job, so that the next job of a sweep gets its own."""
     wandb = sys.modules.get("wandb")
     if wandb is not None and wandb.run is not None and wandb.run.id in _opened:
-        wandb.finish(exit_code=1 if failed else 0)
+        with suppress(*([Exception] if failed else [])):  # what W&B says of a full disk would hide what we say of it
+            wandb.finish(exit_code=1 if failed else 0)

@@ -9,11 +9,14 @@ import json
 import math
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,41 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ..errors import UserError
-from ..files import whole, write_whole
+from ..files import disk_is_full, whole, write_whole
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "datasets", "torchmetrics", "hydra-core")
 # Keys that say how a run is carried out; two runs that differ only in them are the same experiment.
 NOT_THE_EXPERIMENT = ("resume", "logger", "data.root", "data.workers", "trainer.progress_bar", "trainer.devices")
 UNFINISHED = ("running", "failed", "interrupted")
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def write_failed(run_dir: Path, error: BaseException) -> UserError:
+    """What to tell the user when the run folder could not be written."""
+    places = [place for place in (run_dir, Path(tempfile.gettempdir())) if place.exists()]
+    free, place = min((shutil.disk_usage(place).free, place) for place in places)
+    reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+    return UserError(
+        f"writing into {run_dir} failed: {reason}. The disk of {place} has {size(free)} free: make room, then go on "
+        f"with resume={run_dir}. What was saved before is whole"
+    )
+
+
+@contextmanager
+def full_disk_told(run_dir: Path) -> Iterator[None]:
+    """Turns the errors of a full disk into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if disk_is_full(error):
+            raise write_failed(run_dir, error) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -29,14 +29,14 @@ from ..tasks.spec import TaskSpec
 from ..transforms.kernel import has_compiler, set_kernel
 from .callbacks import EpochLines, Meter, ProgressBar, build_early_stopping
 from .checkpoints import (
+    LAST,
     WholeCheckpointIO,
     build_checkpoints,
     checkpoint_to_keep,
     checkpoint_to_resume,
-    disk_is_full,
+    clear_drafts,
     drop_spare,
     require_space,
-    write_failed,
 )
 from .density import DensityControl, SparsitySpec
 from .launch import RunFolderDDP, process_group_cleared
@@ -47,6 +47,7 @@ from .module import FineTuner
 from .precision import resolve_precision
 from .run_folder import (
     differences,
+    full_disk_told,
     is_alive,
     plain,
     provenance,
@@ -96,30 +97,34 @@ def train(
     first = _is_first_process()
     if first:
         _check_continuation(folder, settings)
-        write_config(folder, settings)
-        write_status(folder, "running")
     failed = True
     try:
-        with process_group_cleared():
-            metrics = _train(settings, folder, callbacks)
+        with full_disk_told(folder):
+            if first:
+                write_config(folder, settings)
+                write_status(folder, "running")
+            with process_group_cleared():
+                metrics = _train(settings, folder, callbacks)
+            if first:
+                write_status(folder, "done")
         failed = False
     except (KeyboardInterrupt, SIGTERMException):
         if first:
-            write_status(folder, "interrupted")
+            _write_end(folder, "interrupted")
         raise
     except BaseException as error:
         if first:
-            with suppress(OSError):  # a full disk may not take it
-                write_status(folder, "failed", f"{type(error).__name__}: {error}")
-        if disk_is_full(error):
-            raise write_failed(folder, error) from error
+            _write_end(folder, "failed", f"{type(error).__name__}: {error}")
         raise
     finally:
         if first:
             finish_wandb(failed=failed)
-    if first:
-        write_status(folder, "done")
     return TrainResult(run_dir=folder, metrics=metrics)
+
+
+def _write_end(folder: Path, status: str, error: str | None = None) -> None:
+    with suppress(OSError):  # what ended the run matters more than that a full disk does not take its end
+        write_status(folder, status, error)
 
 
 def _check_continuation(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -184,14 +189,17 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
     if settings["mask"]["name"] == "file":
         fill_mask(model, settings["mask"]["path"])
     _note_ignored(settings)
-    require_space(folder, model)
 
+    if _is_first_process():
+        clear_drafts(folder)
     resumed = (folder / "metrics.csv").is_file()
     checkpoint = checkpoint_to_resume(folder)
     if checkpoint is not None:
         _say(f"going on from {checkpoint.path} (after epoch {checkpoint.epochs})")
     elif resumed:
         _say("note: there is no whole checkpoint: training starts from the beginning")
+    if _is_first_process() and (checkpoint is None or checkpoint.epochs < _epochs(options)):
+        require_space(folder, model, _epochs(options))
     meter = Meter()
     mask_control = MaskControl(settings["mask"], settings["seed"]) if settings["mask"]["name"] == "dam" else None
     steering = [control for control in (density, mask_control) if control is not None]
@@ -206,7 +214,8 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         if _is_first_process()
         else []
     )
-    trainer = _build_trainer(settings, folder, watchers, loggers, bar=bar)
+    checkpoint_io = WholeCheckpointIO(last_is_whole=checkpoint is not None and checkpoint.path.name == LAST)
+    trainer = _build_trainer(settings, folder, watchers, loggers, checkpoint_io, bar=bar)
     if settings["data"]["batch_size"] < trainer.world_size:
         raise UserError(
             f"data.batch_size={settings['data']['batch_size']} is shared by {trainer.world_size} devices: "
@@ -251,7 +260,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
         attention = attention.with_dial(density.dial.key, density.dials())
         model.config.attnlab = attention.to_dict()
     if trainer.is_global_zero:
-        drop_spare(folder)
+        drop_spare(folder / "checkpoints")
         save_model(model, tokenizer, folder / "model")
         for split, rows in module.rows.items():
             if rows:
@@ -269,6 +278,10 @@ def _values(trainer: pl.Trainer, split: str) -> dict[str, float]:
     return {k.removeprefix(prefix): float(v) for k, v in logged.items() if k.startswith(prefix)}
 
 
+def _epochs(options: Mapping[str, Any]) -> int:
+    return 1 if options["fast"] else int(options["max_epochs"])
+
+
 def _worth_compiling(options: Mapping[str, Any], steps: int) -> bool:
     wanted = options["compile"]
     if wanted == "auto":
@@ -279,7 +292,13 @@ def _worth_compiling(options: Mapping[str, Any], steps: int) -> bool:
 
 
 def _build_trainer(
-    settings: Mapping[str, Any], folder: Path, watchers: list[Callback], loggers: list[Logger], *, bar: bool
+    settings: Mapping[str, Any],
+    folder: Path,
+    watchers: list[Callback],
+    loggers: list[Logger],
+    checkpoint_io: WholeCheckpointIO,
+    *,
+    bar: bool,
 ) -> pl.Trainer:
     options = settings["trainer"]
     accelerator = options["accelerator"]
@@ -302,14 +321,14 @@ def _build_trainer(
         num_nodes=options["num_nodes"],
         strategy=RunFolderDDP(folder) if several else "auto",
         precision=resolve_precision(options["precision"], accelerator),  # type: ignore[arg-type]
-        max_epochs=1 if options["fast"] else options["max_epochs"],
+        max_epochs=_epochs(options),
         limit_train_batches=limit,
         limit_val_batches=limit,
         limit_test_batches=limit,
         accumulate_grad_batches=options["accumulate"],
         callbacks=watchers,
         logger=loggers or False,
-        plugins=[WholeCheckpointIO()],
+        plugins=[checkpoint_io],
         enable_progress_bar=bar,
         enable_model_summary=False,
         num_sanity_val_steps=1,

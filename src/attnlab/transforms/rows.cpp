@@ -5,7 +5,6 @@
 // A row of scores is read as w = scale * (z - max z), -inf at masked keys.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
