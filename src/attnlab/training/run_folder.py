@@ -21,10 +21,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from ..data.wheels import cache_root
 from ..errors import UserError
 from ..files import disk_is_full, whole, write_whole
 
@@ -40,13 +42,14 @@ def size(count: int) -> str:
 
 
 def write_failed(run_dir: Path, error: BaseException) -> UserError:
-    """What to tell the user when the run folder could not be written."""
-    places = [place for place in (run_dir, Path(tempfile.gettempdir())) if place.exists()]
-    free, place = min((shutil.disk_usage(place).free, place) for place in places)
-    reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+    """What to tell the user when a run could not write: the fullest of its disks, and how to go on."""
+    caches = cache_root(), Path(datasets.config.HF_DATASETS_CACHE)
+    places = (run_dir, *caches, Path(tempfile.gettempdir()))
+    free, place = min((shutil.disk_usage(place).free, place) for place in places if place.exists())
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
     return UserError(
-        f"writing into {run_dir} failed: {reason}. The disk of {place} has {size(free)} free: make room, then go on "
-        f"with resume={run_dir}. What was saved before is whole"
+        f"writing failed: {reason}. The disk of {place} has {size(free)} free: make room, then go on with "
+        f"resume={run_dir}. What was saved before is whole"
     )
 
 
