@@ -1,4 +1,4 @@
-"""Files written whole or not at all, disks that are full, and paths as a user would type them."""
+"""Files written whole or not at all, disks that are full, sizes, and paths as a user would type them."""
 
 import errno
 import os
@@ -34,6 +34,11 @@ def disk_is_full(error: BaseException) -> bool:
     """Whether that is what `error` says; safetensors says it in words only."""
     known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return known or os.strerror(errno.ENOSPC) in str(error)
+
+
+def size(count: float) -> str:
+    """Bytes: `640 MB`, `1.25 GB`."""
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
 
 
 def shown(path: Path) -> Path:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attnlab.report.table import bar, duration, memory, print_run_summary
+from attnlab.files import size
+from attnlab.report.table import bar, duration, print_run_summary
 
 METRICS = {
     "val": {"loss": 0.4321, "accuracy": 0.8123, "f1": 0.79},
@@ -123,8 +124,8 @@ def test_durations_and_sizes_are_said_in_words():
     assert duration(59.97) == "1 min 00 s"
     assert duration(143.2) == "2 min 23 s"
     assert duration(3899) == "1 h 04 min"
-    assert memory(640) == "640 MB"
-    assert memory(1250) == "1.25 GB"
+    assert size(640e6) == "640 MB"
+    assert size(1250e6) == "1.25 GB"
 
 
 def test_further_evaluation_sets_are_rows_with_their_whole_names() -> None:

@@ -10,6 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..files import size
+
 Metrics = Mapping[str, Mapping[str, float]]
 
 SPLITS = ("train", "val", "test")
@@ -86,7 +88,7 @@ def _costs(train: Mapping[str, float]) -> Table | None:
     if _known(train, "epochs"):
         facts.append(("epochs", f"{train['epochs']:g}"))
     if _known(train, "peak_memory_mb"):
-        facts.append(("peak memory", memory(train["peak_memory_mb"])))
+        facts.append(("peak memory", size(train["peak_memory_mb"] * 1e6)))
     return _facts(facts) if facts else None
 
 
@@ -143,11 +145,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def memory(megabytes: float) -> str:
-    """`640 MB`, `1.25 GB`."""
-    return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.2f} GB"
 
 
 def _known(values: Mapping[str, float], key: str) -> bool:

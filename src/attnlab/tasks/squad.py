@@ -9,10 +9,13 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..files import whole
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -80,6 +83,7 @@ def write_squad_json(path: Path, answers: Iterable[Mapping[str, Any]], null_odds
         if key in texts:
             raise ValueError(f"two predictions for {key!r}")
         texts[key], odds[key] = answer["prediction"], answer["null_odds"]
-    path.write_text(json.dumps(texts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    if null_odds is not None:
-        null_odds.write_text(json.dumps(odds, indent=2) + "\n", encoding="utf-8")
+    with whole(path) as out, whole(null_odds) if null_odds is not None else nullcontext() as beside:
+        out.write(json.dumps(texts, ensure_ascii=False, indent=2) + "\n")
+        if beside is not None:
+            beside.write(json.dumps(odds, indent=2) + "\n")

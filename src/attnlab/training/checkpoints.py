@@ -20,13 +20,14 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
 from ..errors import UserError
+from ..files import size
 from ..tasks.spec import TaskSpec
-from .run_folder import size, write_failed
+from .run_folder import write_failed
 from .waiting import OnceArrived, Steering
 
 log = logging.getLogger("attnlab")
 
-BEST, LAST = "best.ckpt", "last.ckpt"
+BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 DRAFT = ".{}.tmp"
 
 
@@ -53,13 +54,13 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 def checkpoint_to_resume(folder: Path) -> Checkpoint | None:
     """The newest whole checkpoint of a run folder, or None."""
-    found = (read_checkpoint(folder / "checkpoints" / f"{name}.ckpt") for name in ("last", "previous", "best"))
+    found = (read_checkpoint(folder / "checkpoints" / name) for name in (LAST, PREVIOUS, BEST))
     return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
 
 def checkpoint_to_keep(folder: Path) -> Checkpoint | None:
     """The best epoch's checkpoint; when that is damaged, the last one's."""
-    found = (read_checkpoint(folder / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
+    found = (read_checkpoint(folder / "checkpoints" / name) for name in (BEST, LAST))
     return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
 
@@ -88,7 +89,7 @@ def require_space(folder: Path, model: nn.Module, epochs: int) -> None:
 
 def drop_spare(checkpoints: Path) -> None:
     """A finished run needs no previous.ckpt."""
-    (checkpoints / "previous.ckpt").unlink(missing_ok=True)
+    (checkpoints / PREVIOUS).unlink(missing_ok=True)
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
@@ -116,7 +117,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
             _write(checkpoint, draft)
         if final == last:
             if self._last_is_whole:
-                last.replace(last.with_name("previous.ckpt"))
+                last.replace(last.with_name(PREVIOUS))
             self._last_is_whole = True
         draft.replace(final)
         if final.name == BEST:

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -133,5 +132,8 @@ def finish_wandb(*, failed: bool) -> None:
     """Close the W&B run of this job, so that the next job of a sweep gets its own."""
     wandb = sys.modules.get("wandb")
     if wandb is not None and wandb.run is not None and wandb.run.id in _opened:
-        with suppress(*([Exception] if failed else [])):  # what W&B says of a full disk would hide what we say of it
+        try:
             wandb.finish(exit_code=1 if failed else 0)
+        except Exception:
+            if not failed:  # what W&B says of a full disk would hide what we say of it
+                raise

@@ -131,17 +131,10 @@ def _write_squad(run: Finished, answered: Answers, output: Path) -> int:
         for key, answer in zip(rows.get("key", rows["id"]), found, strict=True)
     ]
     odds = null_odds_beside(output) if run.data.no_answer else None
-    drafts = [path.with_name(f".{path.name}.tmp") for path in (output, odds) if path]
     try:
-        write_squad_json(drafts[0], answers, drafts[1] if odds else None)
-        for draft, path in zip(drafts, (output, odds), strict=False):
-            assert path is not None
-            draft.replace(path)
+        write_squad_json(output, answers, odds)
     except ValueError as error:
         raise UserError(f"{error}: each question needs an id of its own") from error
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
     return len(answers)
 
 

@@ -28,17 +28,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..data.wheels import cache_root
 from ..errors import UserError
-from ..files import disk_is_full, whole, write_whole
+from ..files import disk_is_full, size, whole, write_whole
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "datasets", "torchmetrics", "hydra-core")
 # Keys that say how a run is carried out; two runs that differ only in them are the same experiment.
 NOT_THE_EXPERIMENT = ("resume", "logger", "data.root", "data.workers", "trainer.progress_bar", "trainer.devices")
 UNFINISHED = ("running", "failed", "interrupted")
-
-
-def size(count: int) -> str:
-    """Bytes as people say them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def write_failed(run_dir: Path, error: BaseException) -> UserError:

@@ -221,7 +221,7 @@ def _train(settings: dict[str, Any], folder: Path, callbacks: Sequence[Callback]
             f"data.batch_size={settings['data']['batch_size']} is shared by {trainer.world_size} devices: "
             "give at least one example to each"
         )
-    steps = len(data.train_dataloader()) // options["accumulate"] * options["max_epochs"]
+    steps = len(data.train_dataloader()) // options["accumulate"] * _epochs(options)
     if _worth_compiling(options, steps):
         compile_layers(model)
     module = FineTuner(model, task, settings, mask_control, examples=data.examples.splits)

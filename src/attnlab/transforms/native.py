@@ -97,12 +97,12 @@ def _a_row(value: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, c
 
 
 def _keep(keep: Tensor | None, scores: Tensor) -> tuple[ctypes.c_void_p, ctypes.Array[ctypes.c_int64]]:
-    if keep is not None and (keep.dtype != torch.bool or keep.device != scores.device):
+    if keep is None:
+        return _address(None), _integers([0] * scores.dim())
+    if keep.dtype != torch.bool or keep.device != scores.device:
         raise ValueError(
             f"keep must be a bool tensor, True = may be attended, on {scores.device}, not {keep.dtype} on {keep.device}"
         )
-    if keep is None:
-        return _address(None), _integers([0] * scores.dim())
     try:
         strides = keep.expand(scores.shape).stride()
     except RuntimeError as error:
